@@ -1,0 +1,1 @@
+//! Client library of the Pando file system

@@ -1,0 +1,1 @@
+//! The cluster map: commands, epochs and placement, without I/O

@@ -1,0 +1,1 @@
+//! A whole Pando cluster in one process, for pando up, tests and loadgen

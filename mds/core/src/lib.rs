@@ -1,0 +1,1 @@
+//! Namespace of Pando: operations, cache accounting and commit order; without I/O

@@ -1,0 +1,2 @@
+//! The `pando-mds` daemon.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The metadata server: subtree actors, fetch and commit, sessions, services

@@ -1,0 +1,2 @@
+//! The `pando-mon` daemon.
+fn main() {}

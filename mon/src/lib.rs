@@ -1,0 +1,1 @@
+//! The monitor: a Raft group that holds the cluster map

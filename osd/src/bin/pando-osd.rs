@@ -1,0 +1,2 @@
+//! The `pando-osd` daemon.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The object storage daemon: engines, group commit, replication, record and object services

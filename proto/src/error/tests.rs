@@ -1,0 +1,42 @@
+use super::*;
+
+fn full() -> Error {
+    Error {
+        errno: Errno::ENOTEMPTY,
+        message: "directory not empty".into(),
+        path: Some(b"a\\b/\xff\n'x'".to_vec()),
+        rank: Some(3),
+        epoch: Some(9),
+        retry_after: Some(Duration::from_millis(1500)),
+        ..Error::new(Reason::Posix, "")
+    }
+}
+
+#[test]
+fn an_error_survives_both_ways_over_the_wire() {
+    assert_eq!(Error::from_tonic(&full().to_tonic()), full());
+    assert_eq!(Error::from_rpc_status(full().to_rpc_status()), full());
+}
+
+#[test]
+fn a_transport_error_is_classed_by_its_code() {
+    let error = Error::from_tonic(&tonic::Status::unavailable("connection refused"));
+    assert_eq!((error.reason, error.errno), (Reason::Unavailable, Errno::EAGAIN));
+    assert!(error.is_retryable());
+}
+
+#[test]
+fn an_unknown_reason_of_a_newer_peer_keeps_its_errno() {
+    let mut details = ErrorDetails::new();
+    details.set_error_info("MADE_UP", "pando", HashMap::from([("errno".to_owned(), "EDQUOT".to_owned())]));
+    let error = Error::from_tonic(&tonic::Status::with_error_details(Code::ResourceExhausted, "quota", details));
+    assert_eq!((error.reason, error.errno), (Reason::TooLarge, Errno::EDQUOT));
+}
+
+#[test]
+fn broken_escapes_do_not_panic() {
+    for text in ["\\", "\\x", "\\xz1", "a\\xä", "\\q"] {
+        let _ = unescape(text);
+    }
+    assert_eq!(unescape("\\x41\\\\n"), b"A\\n");
+}

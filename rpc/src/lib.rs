@@ -1,0 +1,1 @@
+//! Transport of Pando: servers, channels, multiplexed streams and clocks behind small traits

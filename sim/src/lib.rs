@@ -1,0 +1,1 @@
+//! Pando's cluster under a simulated network, clock and disk, from a seed
