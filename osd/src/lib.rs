@@ -1,1 +1,6 @@
-//! The object storage daemon: engines, group commit, replication, record and object services
+//! The object storage daemon: placement groups of records and objects on a
+//! pluggable [`engine`], replicated by primary copy.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;

@@ -1,0 +1,224 @@
+//! The cluster map as the rest of Pando reads it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pando_proto::ids::{DATA_POOL, METADATA_POOL, ROOT_SUBTREE};
+use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, PoolId, Rank, ShardId, SubtreeId};
+
+/// Membership, ownership and settings at one epoch. Changed only by
+/// [`Command`](crate::Command)s; everyone else reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterMap {
+    /// Fixed when the cluster was made.
+    pub cluster_id: [u8; 16],
+    /// Rises with each change.
+    pub epoch: Epoch,
+    /// Every OSD ever registered.
+    pub osds: BTreeMap<OsdId, Osd>,
+    /// `metadata` (1) and `data` (2).
+    pub pools: BTreeMap<PoolId, Pool>,
+    /// All PGs of all pools.
+    pub pgs: BTreeMap<PgId, Pg>,
+    /// Ranks that ever registered.
+    pub ranks: BTreeMap<Rank, RankInfo>,
+    /// The tree of subtrees.
+    pub subtrees: BTreeMap<SubtreeId, Subtree>,
+    /// Sessions that live.
+    pub sessions: BTreeMap<ClientId, Session>,
+    /// Next client id to hand out.
+    pub next_client_id: u64,
+    /// Next subtree id to hand out; ids are never reused (R11).
+    pub next_subtree_id: u64,
+    /// Next OSD id to hand out.
+    pub next_osd_id: u32,
+    /// Settings that were set; others have their default.
+    pub settings: BTreeMap<String, String>,
+    /// Members of the Raft group: id and address.
+    pub mons: BTreeMap<u64, String>,
+    /// Next unallocated ino number of each shard (R20).
+    pub ino_cursors: BTreeMap<ShardId, u64>,
+    /// Shards bound elsewhere than by the rule (R1).
+    pub shard_bindings: BTreeMap<ShardId, u32>,
+    /// Splits and merges younger than the oldest session (R10).
+    pub lineage: Vec<Lineage>,
+}
+
+/// An object storage daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Osd {
+    /// Made with its data directory.
+    pub uuid: [u8; 16],
+    /// `host:port`.
+    pub address: String,
+    /// Failure domain.
+    pub host: String,
+    /// Relative share of data; 1000 is usual.
+    pub weight: u32,
+    /// Whether it holds, or may hold, a lease.
+    pub up: bool,
+    /// Rises with each process start.
+    pub incarnation: u64,
+    /// The process start that owns `incarnation`.
+    pub boot_id: Vec<u8>,
+    /// Capacity in bytes, as it last said.
+    pub total_bytes: u64,
+    /// Use in bytes, as it last said.
+    pub used_bytes: u64,
+}
+
+/// A set of PGs with one policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// `metadata` or `data`.
+    pub name: String,
+    /// Wanted replicas, 1 to 3.
+    pub size: u32,
+    /// Members a configuration needs for writes.
+    pub min_size: u32,
+    /// PGs in the pool.
+    pub pg_count: u32,
+}
+
+/// A placement group's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pg {
+    /// Rises with each change of members and each restart of one.
+    pub config: u64,
+    /// The first is the primary.
+    pub members: Vec<OsdId>,
+    /// Being brought up to date.
+    pub joining: Vec<OsdId>,
+}
+
+impl Pg {
+    /// The OSD that orders writes and answers reads.
+    pub fn primary(&self) -> Option<OsdId> {
+        self.members.first().copied()
+    }
+}
+
+/// A slot for an MDS process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankInfo {
+    /// `host:port`.
+    pub address: String,
+    /// Whether it holds, or may hold, a lease.
+    pub up: bool,
+    /// Rises with each process start.
+    pub incarnation: u64,
+    /// The process start that owns `incarnation`.
+    pub boot_id: Vec<u8>,
+}
+
+/// The unit of authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subtree {
+    /// Its root directory.
+    pub root: Ino,
+    /// `None` for the root subtree.
+    pub parent: Option<SubtreeId>,
+    /// Rank that serves it.
+    pub owner: Rank,
+    /// Rises whenever the owner or its incarnation changes.
+    pub epoch: Epoch,
+    /// For people.
+    pub path_hint: Vec<u8>,
+    /// Migration under way.
+    pub move_id: u64,
+}
+
+/// A client incarnation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    /// Program, host, pid.
+    pub description: String,
+    /// Map epoch of its birth.
+    pub since: Epoch,
+}
+
+/// A split or merge that old sessions may still ask about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The subtree that was split off, or merged away.
+    pub child: SubtreeId,
+    /// What it was split from, or merged into.
+    pub parent: SubtreeId,
+    /// When.
+    pub epoch: Epoch,
+    /// Merge or split.
+    pub merged: bool,
+}
+
+impl ClusterMap {
+    /// The PG that stores a shard's records (R1).
+    pub fn pg_of_shard(&self, shard: ShardId) -> PgId {
+        let count = self.pools.get(&METADATA_POOL).map_or(1, |pool| pool.pg_count.max(1));
+        let index = self.shard_bindings.get(&shard).copied().unwrap_or(u32::from(shard.0) % count);
+        PgId { pool: METADATA_POOL, index }
+    }
+
+    /// The PG that stores object `index` of a file. Objects of one file are spread.
+    pub fn pg_of_object(&self, pool: PoolId, ino: Ino, index: u64) -> PgId {
+        let count = self.pools.get(&pool).map_or(1, |pool| pool.pg_count.max(1));
+        let mixed = mix(ino.0 ^ mix(index.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+        PgId { pool, index: (mixed % u64::from(count)) as u32 }
+    }
+
+    /// A PG's primary and its address, if it has a live one.
+    pub fn primary(&self, pg: PgId) -> Option<(OsdId, &str)> {
+        let id = self.pgs.get(&pg)?.primary()?;
+        let osd = self.osds.get(&id).filter(|osd| osd.up)?;
+        Some((id, &osd.address))
+    }
+
+    /// The rank that serves a subtree, and its address, if it is up.
+    pub fn owner(&self, subtree: SubtreeId) -> Option<(Rank, &str)> {
+        let owner = self.subtrees.get(&subtree)?.owner;
+        let rank = self.ranks.get(&owner).filter(|rank| rank.up)?;
+        Some((owner, &rank.address))
+    }
+
+    /// The root subtree, once a rank has registered.
+    pub fn root_subtree(&self) -> Option<&Subtree> {
+        self.subtrees.get(&ROOT_SUBTREE)
+    }
+
+    /// Whether requests of this client are to be served (R9).
+    pub fn session_is_live(&self, client: ClientId) -> bool {
+        self.sessions.contains_key(&client)
+    }
+
+    /// PGs in whose configuration or joining list an OSD stands.
+    pub fn pgs_of_osd(&self, osd: OsdId) -> BTreeSet<PgId> {
+        let holds = |pg: &Pg| pg.members.contains(&osd) || pg.joining.contains(&osd);
+        self.pgs.iter().filter(|(_, pg)| holds(pg)).map(|(id, _)| *id).collect()
+    }
+
+    /// A setting as a number; its default if it is not set. `name` must be one of [`settings`](crate::settings).
+    pub fn setting_u64(&self, name: &str) -> u64 {
+        let value = self.settings.get(name).map(String::as_str);
+        crate::settings::number(name, value)
+    }
+
+    /// Bytes of a file above which it lives in objects.
+    pub fn inline_limit(&self) -> u64 {
+        self.setting_u64(crate::settings::INLINE_LIMIT)
+    }
+
+    /// Bytes of one object of a new file.
+    pub fn object_size(&self) -> u64 {
+        self.setting_u64(crate::settings::OBJECT_SIZE)
+    }
+
+    /// The data pool's id, for new files.
+    pub fn data_pool(&self) -> PoolId {
+        DATA_POOL
+    }
+}
+
+/// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a good 64-bit mix, and stable for ever.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

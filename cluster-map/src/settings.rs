@@ -1,0 +1,68 @@
+//! The cluster's settings: names, defaults and ranges. They live in the map.
+
+/// Largest file kept inline, in bytes; 0 switches inline bodies off.
+pub const INLINE_LIMIT: &str = "inline_limit";
+/// Bytes in one object of a new file.
+pub const OBJECT_SIZE: &str = "object_size";
+/// Lease of OSDs and ranks, in milliseconds.
+pub const LEASE_MILLIS: &str = "lease_millis";
+/// Silence after which a client session is evicted, in milliseconds.
+pub const SESSION_TIMEOUT_MILLIS: &str = "session_timeout_millis";
+
+/// A setting with its default and the values it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    /// Name in the map.
+    pub name: &'static str,
+    /// Value when not set.
+    pub default: u64,
+    /// Smallest value.
+    pub min: u64,
+    /// Largest value.
+    pub max: u64,
+    /// One line for people.
+    pub help: &'static str,
+}
+
+/// All settings.
+pub const ALL: [Definition; 4] = [
+    Definition {
+        name: INLINE_LIMIT,
+        default: 4096,
+        min: 0,
+        max: 256 << 10,
+        help: "largest file kept with its inode, in bytes; 0 keeps every file in objects",
+    },
+    Definition {
+        name: OBJECT_SIZE,
+        default: 4 << 20,
+        min: 64 << 10,
+        max: 8 << 20,
+        help: "bytes in one object of a new file",
+    },
+    Definition {
+        name: LEASE_MILLIS,
+        default: 2000,
+        min: 200,
+        max: 60_000,
+        help: "lease of OSDs and ranks in milliseconds",
+    },
+    Definition {
+        name: SESSION_TIMEOUT_MILLIS,
+        default: 300_000,
+        min: 5_000,
+        max: 86_400_000,
+        help: "silence after which a client session is evicted, in milliseconds",
+    },
+];
+
+/// The definition of a name.
+pub fn find(name: &str) -> Option<&'static Definition> {
+    ALL.iter().find(|definition| definition.name == name)
+}
+
+/// A number from its text in the map; the default when absent or (from a newer mon) unreadable.
+pub fn number(name: &str, value: Option<&str>) -> u64 {
+    let default = find(name).map_or(0, |definition| definition.default);
+    value.and_then(|text| text.parse().ok()).unwrap_or(default)
+}

@@ -1,0 +1,147 @@
+//! The border between the namespace and the shell that drives it.
+//!
+//! A turn of the shell, for one operation:
+//! 1. [`Namespace::apply`](crate::Namespace::apply) decides. It changes nothing.
+//! 2. `Missing`: the shell fetches, installs, and applies again. `Wait`: it
+//!    parks the operation until the ino is unblocked. `NeedInos`, `NeedSpill`:
+//!    it brings what is needed, then applies again.
+//! 3. `Done` with writes: the commit order ([`crate::pipeline`]) names the batch
+//!    that takes them, and [`Namespace::commit`](crate::Namespace::commit) makes
+//!    them visible to later operations, marked as not yet durable.
+//! 4. The reply leaves when the batch and all `reads` are durable (I2, R6).
+//! 5. [`Namespace::durable`](crate::Namespace::durable) tells the namespace, and
+//!    only then may what the batch touched be evicted (R8).
+//!
+//! Steps 1 and 3 happen in one turn, with nothing between them.
+
+use bytes::Bytes;
+use pando_proto::mds::{OperationResult, PurgeRecord};
+use pando_proto::{ClientId, Error, Ino, ShardId};
+use smallvec::SmallVec;
+
+use crate::records::Key;
+
+/// A batch of this subtree and epoch. Numbers rise; a batch depends only on lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(pub u64);
+
+/// On whose behalf, and when, an operation runs.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Wall clock, nanoseconds since the Unix epoch; for the times of files.
+    pub now: i64,
+    /// The session; 0 for callers without one (no handles for them).
+    pub client: ClientId,
+}
+
+/// A record to write (`Some`) or delete (`None`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Which.
+    pub key: Key,
+    /// The encoded record, format byte included.
+    pub value: Option<Bytes>,
+}
+
+/// Batches whose state an operation saw. Its reply waits for all of them (R6).
+pub type Reads = SmallVec<[BatchId; 4]>;
+
+/// What [`Namespace::apply`](crate::Namespace::apply) found.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Records that are not in memory; nothing was done.
+    Missing(SmallVec<[Fetch; 2]>),
+    /// A data operation on an ino that is blocked by a spill, truncation or purge (R24); nothing was done.
+    Wait(Ino),
+    /// No ino number left for this shard; nothing was done.
+    NeedInos(ShardId),
+    /// The file outgrows its inline limit and has to move to objects first (R24); nothing was done.
+    NeedSpill(Ino),
+    /// Decided.
+    Done(Done),
+}
+
+/// A decision: the reply, and what makes it true.
+#[derive(Debug)]
+pub struct Done {
+    /// What the client gets.
+    pub result: Result<OperationResult, Error>,
+    /// Not yet durable batches that the result reveals.
+    pub reads: Reads,
+    /// The change, to be handed to [`Namespace::commit`](crate::Namespace::commit); `None` for a pure read or an error.
+    pub change: Option<Change>,
+}
+
+/// A change that was decided and not yet committed.
+#[derive(Debug)]
+pub struct Change {
+    /// Records, each key at most once.
+    pub writes: Vec<Write>,
+    /// What else changes in memory, private to the namespace.
+    pub(crate) memory: crate::Memory,
+    /// What the shell has to do once the batch is durable.
+    pub follow_up: SmallVec<[FollowUp; 1]>,
+}
+
+/// Work after a batch is durable.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FollowUp {
+    /// Delete or cut objects as the purge record says, then commit its removal
+    /// ([`Namespace::purge_done`](crate::Namespace::purge_done)). With `from > 0` the ino stays blocked for data
+    /// operations until then, and the reply waits for it as well.
+    Purge(Ino, PurgeRecord),
+}
+
+/// Something to read from the metadata pool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fetch {
+    /// One record, or the knowledge that it is absent.
+    Record(Key),
+    /// Dentries of a directory after a name (empty: from the start), up to the shell's page size.
+    /// If the answer reaches the end and began at the start, the directory is complete in memory.
+    Dentries {
+        /// The directory.
+        dir: Ino,
+        /// Names after this one.
+        after: Bytes,
+        /// Most entries wanted.
+        limit: u32,
+    },
+}
+
+/// What a fetch brought. Handed to [`Namespace::install`](crate::Namespace::install) with the token of its start.
+#[derive(Clone, Debug)]
+pub enum Fetched {
+    /// The encoded value, or `None` for an absent record.
+    Record(Key, Option<Bytes>),
+    /// A page of dentries.
+    Dentries {
+        /// As asked.
+        dir: Ino,
+        /// As asked.
+        after: Bytes,
+        /// (name, encoded dentry record), in order.
+        entries: Vec<(Bytes, Bytes)>,
+        /// Whether the directory ends here.
+        end: bool,
+    },
+}
+
+/// Marks the moment a fetch began (R8). Must be handed back by `install` or `abandon_fetch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FetchToken(pub u64);
+
+/// Bytes in the cache, counted with their structures (I8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// Inodes and dentries.
+    pub meta_bytes: u64,
+    /// Inline bodies.
+    pub body_bytes: u64,
+    /// Of both, not evictable now: not durable, pinned or open.
+    pub pinned_bytes: u64,
+    /// Inodes in memory.
+    pub inodes: u64,
+    /// Bodies in memory.
+    pub bodies: u64,
+}
