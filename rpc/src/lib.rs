@@ -11,7 +11,27 @@ pub mod pipe;
 pub mod queue;
 pub mod server;
 
+use std::sync::Arc;
+
 pub use channel::channel;
 pub use clock::{Clock, Lease, SystemClock, TokioClock};
 pub use net::{BoxIo, Listener, Net, TcpNet};
 pub use server::{Shutdown, bind, serve, standard_routes};
+
+/// What a daemon gets from outside: its network, its clocks and the sign to stop.
+#[derive(Clone)]
+pub struct Env {
+    /// Sockets.
+    pub net: Arc<dyn Net>,
+    /// Clocks.
+    pub clock: Arc<dyn Clock>,
+    /// Asks the daemon to stop.
+    pub shutdown: Shutdown,
+}
+
+impl Env {
+    /// The machine's own network and clocks.
+    pub fn system() -> Self {
+        Self { net: Arc::new(TcpNet), clock: Arc::new(SystemClock), shutdown: Shutdown::default() }
+    }
+}
