@@ -1,0 +1,184 @@
+//! Objects: reads and writes at byte ranges, trims.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pando_mon_client::MapWatch;
+use pando_proto::osd::object_service_client::ObjectServiceClient;
+use pando_proto::osd::{
+    Mutation, ObjectId, ReadRequest, StatRequest, StatResponse, TrimKind, TrimRequest, WriteRequest,
+};
+use pando_proto::{ClientId, Error, Ino, MAX_MESSAGE_BYTES, PoolId, Reason};
+use pando_rpc::Net;
+use tonic::transport::Channel;
+
+use crate::connections::Connections;
+use crate::retry::{Backoff, is_definite};
+
+/// One attempt; after it the same call is sent again.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// Numbers of mutations under way, for the low-water mark (R22).
+#[derive(Default)]
+struct Sequences {
+    last: u64,
+    open: BTreeSet<u64>,
+}
+
+struct Shared {
+    connections: Connections,
+    map: MapWatch,
+    session: ClientId,
+    sequences: Mutex<Sequences>,
+}
+
+impl Shared {
+    fn sequences(&self) -> MutexGuard<'_, Sequences> {
+        self.sequences.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Ends a mutation's number when its call ends, also when the caller drops it:
+/// a copy that arrives later is then below the low-water mark, and not applied.
+struct OpenSequence<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl Drop for OpenSequence<'_> {
+    fn drop(&mut self) {
+        self.shared.sequences().open.remove(&self.number);
+    }
+}
+
+/// Reads and changes objects on behalf of one session; clones share its numbers.
+#[derive(Clone)]
+pub struct ObjectClient(Arc<Shared>);
+
+impl ObjectClient {
+    /// A client that follows `map` and acts for `session`.
+    pub fn new(net: Arc<dyn Net>, map: MapWatch, session: ClientId) -> Self {
+        let connections = Connections::new(net);
+        Self(Arc::new(Shared { connections, map, session, sequences: Mutex::default() }))
+    }
+
+    /// Writes `data` at `offset` of an object, durable on all members when it returns; returns the object's size.
+    ///
+    /// Repeated under one number until the outcome is known. Errors: [`Reason::StaleGeneration`] when the file was
+    /// truncated, spilled or purged meanwhile; [`Reason::StaleSession`], [`Reason::NoSpace`], [`Reason::TooLarge`].
+    pub async fn write(&self, object: ObjectId, generation: u64, offset: u64, data: Bytes) -> Result<u64, Error> {
+        let sequence = self.open_sequence();
+        let reply = self.until_definite(object, |channel, map_epoch| {
+            let mutation = Some(self.mutation(&sequence, generation, map_epoch));
+            let request = WriteRequest { object: Some(object), mutation, offset, data: data.clone() };
+            async move { Ok(client(channel).write(request).await?.into_inner()) }
+        });
+        Ok(reply.await?.size)
+    }
+
+    /// Zeroes, cuts or deletes; lower generations are refused from then on. Repeated until the outcome is known.
+    ///
+    /// Errors: as [`write`](Self::write).
+    pub async fn trim(
+        &self,
+        object: ObjectId,
+        generation: u64,
+        kind: TrimKind,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Error> {
+        let sequence = self.open_sequence();
+        let reply = self.until_definite(object, |channel, map_epoch| {
+            let mutation = Some(self.mutation(&sequence, generation, map_epoch));
+            let request = TrimRequest { object: Some(object), mutation, kind: kind.into(), offset, length };
+            async move { Ok(client(channel).trim(request).await?.into_inner()) }
+        });
+        reply.await.map(|_| ())
+    }
+
+    /// Bytes of an object; ends at the object's end, so what is missing up to the file's size is zeros.
+    ///
+    /// Errors: [`Reason::StaleGeneration`], [`Reason::Corrupt`].
+    pub async fn read(&self, object: ObjectId, generation: u64, offset: u64, length: u64) -> Result<Bytes, Error> {
+        let reply = self.until_definite(object, |channel, map_epoch| {
+            let request = ReadRequest { object: Some(object), offset, length, map_epoch, generation };
+            async move { Ok(client(channel).read(request).await?.into_inner()) }
+        });
+        let data = reply.await?.data;
+        if data.len() as u64 > length {
+            return Err(Error::new(Reason::Internal, "the OSD sent more bytes than were asked for"));
+        }
+        Ok(data)
+    }
+
+    /// Size and generation of an object.
+    ///
+    /// Errors: those of the OSD.
+    pub async fn stat(&self, object: ObjectId) -> Result<StatResponse, Error> {
+        let reply = self.until_definite(object, |channel, map_epoch| {
+            let request = StatRequest { object: Some(object), map_epoch };
+            async move { Ok(client(channel).stat(request).await?.into_inner()) }
+        });
+        reply.await
+    }
+
+    fn open_sequence(&self) -> OpenSequence<'_> {
+        let mut sequences = self.0.sequences();
+        sequences.last += 1;
+        let number = sequences.last;
+        sequences.open.insert(number);
+        OpenSequence { shared: &self.0, number }
+    }
+
+    fn mutation(&self, sequence: &OpenSequence<'_>, generation: u64, map_epoch: u64) -> Mutation {
+        // Its own number is open, so the set is not empty.
+        let low_water = self.0.sequences().open.first().copied().unwrap_or(sequence.number);
+        Mutation { session: self.0.session.0, sequence: sequence.number, low_water, generation, map_epoch }
+    }
+
+    async fn until_definite<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        object: ObjectId,
+        call: impl Fn(Channel, u64) -> F,
+    ) -> Result<T, Error> {
+        let mut backoff = None;
+        loop {
+            let error = match self.attempt(object, &call).await {
+                Ok(result) => return Ok(result),
+                Err(error) if is_definite(&error) => return Err(error),
+                Err(error) => error,
+            };
+            tracing::debug!(?object, %error, "repeating a call to an OSD");
+            backoff.get_or_insert_with(|| Backoff::new(self.0.map.clone())).wait(&error).await;
+        }
+    }
+
+    async fn attempt<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        object: ObjectId,
+        call: &impl Fn(Channel, u64) -> F,
+    ) -> Result<T, Error> {
+        let map = self.0.map.current();
+        let pg = map.pg_of_object(PoolId(object.pool), Ino(object.ino), object.index);
+        if !map.pgs.contains_key(&pg) && !map.pools.contains_key(&pg.pool) {
+            return Err(Error::new(Reason::InvalidRequest, format!("there is no pool {}", object.pool)));
+        }
+        let Some((_, address)) = map.primary(pg) else {
+            return Err(Error::new(Reason::Unavailable, format!("placement group {pg} has no live primary")));
+        };
+        let channel = self.0.connections.channel(address)?;
+        match tokio::time::timeout(ATTEMPT, call(channel, map.epoch.0)).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::new(Reason::Timeout, format!("{address} did not answer for 10 s"))),
+        }
+    }
+}
+
+fn client(channel: Channel) -> ObjectServiceClient<Channel> {
+    ObjectServiceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
