@@ -1,1 +1,6 @@
-//! Pando's cluster under a simulated network, clock and disk, from a seed
+//! The whole cluster under a simulated network, clock and disk, from one seed.
+
+#![forbid(unsafe_code)]
+
+pub mod disk;
+pub mod net;
