@@ -3,13 +3,14 @@
 use prost::Message as _;
 use std::path::PathBuf;
 
-const PROTOS: [&str; 6] = [
+const PROTOS: [&str; 7] = [
     "pando/mon/v1/map.proto",
     "pando/mon/v1/cluster.proto",
     "pando/mds/v1/namespace.proto",
     "pando/mds/v1/session.proto",
     "pando/mds/v1/records.proto",
     "pando/osd/v1/osd.proto",
+    "pando/osd/v1/replication.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
