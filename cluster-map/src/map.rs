@@ -41,6 +41,25 @@ pub struct ClusterMap {
     pub shard_bindings: BTreeMap<ShardId, u32>,
     /// Splits and merges younger than the oldest session (R10).
     pub lineage: Vec<Lineage>,
+    /// The latest ino grants, oldest first, so that a repeated call gets the same range (R20).
+    pub ino_grants: Vec<InoGrant>,
+    /// PGs get their members when this many OSDs are up.
+    pub expected_osds: u32,
+}
+
+/// A range of inos that was handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InoGrant {
+    /// Of the call.
+    pub nonce: Vec<u8>,
+    /// First of the range.
+    pub first: Ino,
+    /// Length of the range.
+    pub count: u64,
+    /// Who asked.
+    pub rank: Rank,
+    /// Which process of it.
+    pub incarnation: u64,
 }
 
 /// An object storage daemon.
@@ -88,6 +107,8 @@ pub struct Pg {
     pub members: Vec<OsdId>,
     /// Being brought up to date.
     pub joining: Vec<OsdId>,
+    /// Went down; their place is kept for a while.
+    pub absent: Vec<OsdId>,
 }
 
 impl Pg {
@@ -134,6 +155,8 @@ pub struct Session {
     pub description: String,
     /// Map epoch of its birth.
     pub since: Epoch,
+    /// Of the registration, so that a repeated one gets the same id.
+    pub nonce: Vec<u8>,
 }
 
 /// A split or merge that old sessions may still ask about.

@@ -1,0 +1,383 @@
+//! The commands of the map, their results, and both as bytes: commands in the Raft log, results between mons.
+//!
+//! An encoded command is a format byte and a protobuf message. Fields are only ever added; a mon that meets a
+//! command it does not know refuses it in the same way as every other mon of its version would.
+
+use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, Reason};
+use prost::Message as _;
+
+/// First byte of an encoded command or result.
+const FORMAT: u8 = 1;
+/// Longest encoded command accepted.
+const MAX_BYTES: usize = 1 << 20;
+
+/// A change of the map.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Command {
+    /// Makes the cluster. Once.
+    #[prost(message, tag = "1")]
+    CreateCluster(CreateCluster),
+    /// An OSD process has started.
+    #[prost(message, tag = "2")]
+    RegisterOsd(RegisterOsd),
+    /// An MDS process has started.
+    #[prost(message, tag = "3")]
+    RegisterRank(RegisterRank),
+    /// A client asks for its id (R9).
+    #[prost(message, tag = "4")]
+    RegisterClient(RegisterClient),
+    /// A session ends.
+    #[prost(message, tag = "5")]
+    EndSession(EndSession),
+    /// An OSD's lease has ended.
+    #[prost(message, tag = "6")]
+    OsdDown(DaemonState),
+    /// The same process of an OSD was heard of again.
+    #[prost(message, tag = "7")]
+    OsdUp(DaemonState),
+    /// An OSD stayed away for long: others take its places.
+    #[prost(message, tag = "8")]
+    OsdOut(DaemonState),
+    /// A rank's lease has ended.
+    #[prost(message, tag = "9")]
+    RankDown(DaemonState),
+    /// The same process of a rank was heard of again.
+    #[prost(message, tag = "10")]
+    RankUp(DaemonState),
+    /// A joiner holds all (R26).
+    #[prost(message, tag = "11")]
+    ConfirmMember(ConfirmMember),
+    /// A range of inos (R20).
+    #[prost(message, tag = "12")]
+    AllocateInos(AllocateInos),
+    /// Changes a setting.
+    #[prost(message, tag = "13")]
+    SetSetting(SetSetting),
+    /// A mon has another address.
+    #[prost(message, tag = "14")]
+    SetMon(SetMon),
+}
+
+/// See [`Command::CreateCluster`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateCluster {
+    /// 16 random bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub cluster_id: Vec<u8>,
+    /// PGs get their members when this many OSDs are up.
+    #[prost(uint32, tag = "2")]
+    pub expected_osds: u32,
+    /// The pool of records.
+    #[prost(message, optional, tag = "3")]
+    pub metadata: Option<PoolSpec>,
+    /// The pool of objects.
+    #[prost(message, optional, tag = "4")]
+    pub data: Option<PoolSpec>,
+    /// Members of the Raft group.
+    #[prost(message, repeated, tag = "5")]
+    pub mons: Vec<SetMon>,
+}
+
+/// What a pool is to be like.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct PoolSpec {
+    /// Replicas, 1 to 3.
+    #[prost(uint32, tag = "1")]
+    pub size: u32,
+    /// Members that writes need; 0 for the rule: 2 where size >= 2, else 1.
+    #[prost(uint32, tag = "2")]
+    pub min_size: u32,
+    /// PGs.
+    #[prost(uint32, tag = "3")]
+    pub pg_count: u32,
+}
+
+impl PoolSpec {
+    /// `pg_count` PGs of `size` replicas, with the usual `min_size`.
+    pub fn new(size: u32, pg_count: u32) -> Self {
+        Self { size, min_size: 0, pg_count }
+    }
+}
+
+/// See [`Command::RegisterOsd`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegisterOsd {
+    /// 16 bytes of its data directory.
+    #[prost(bytes = "vec", tag = "1")]
+    pub uuid: Vec<u8>,
+    /// Of this process start.
+    #[prost(bytes = "vec", tag = "2")]
+    pub boot_id: Vec<u8>,
+    /// `host:port`.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// Failure domain.
+    #[prost(string, tag = "4")]
+    pub host: String,
+    /// Relative share; 0 means the usual 1000.
+    #[prost(uint32, tag = "5")]
+    pub weight: u32,
+    /// Capacity.
+    #[prost(uint64, tag = "6")]
+    pub total_bytes: u64,
+}
+
+/// See [`Command::RegisterRank`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegisterRank {
+    /// The slot.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Of this process start.
+    #[prost(bytes = "vec", tag = "2")]
+    pub boot_id: Vec<u8>,
+    /// `host:port`.
+    #[prost(string, tag = "3")]
+    pub address: String,
+}
+
+/// See [`Command::RegisterClient`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegisterClient {
+    /// Of the client incarnation.
+    #[prost(bytes = "vec", tag = "1")]
+    pub nonce: Vec<u8>,
+    /// For people.
+    #[prost(string, tag = "2")]
+    pub description: String,
+}
+
+/// See [`Command::EndSession`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct EndSession {
+    /// Whose.
+    #[prost(uint64, tag = "1")]
+    pub client_id: u64,
+}
+
+/// A daemon's process, for [`Command::OsdDown`] and the like.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct DaemonState {
+    /// OSD id or rank.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Of the process meant; another one is refused.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+}
+
+/// See [`Command::ConfirmMember`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ConfirmMember {
+    /// Pool of the PG.
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
+    /// Index of the PG.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// Configuration in which the joiner caught up.
+    #[prost(uint64, tag = "3")]
+    pub config: u64,
+    /// The joiner.
+    #[prost(uint32, tag = "4")]
+    pub osd_id: u32,
+}
+
+/// See [`Command::AllocateInos`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AllocateInos {
+    /// The shard whose numbers are wanted.
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    /// Who asks.
+    #[prost(uint32, tag = "2")]
+    pub rank: u32,
+    /// Which process of it.
+    #[prost(uint64, tag = "3")]
+    pub incarnation: u64,
+    /// How many.
+    #[prost(uint64, tag = "4")]
+    pub count: u64,
+    /// Of the call.
+    #[prost(bytes = "vec", tag = "5")]
+    pub nonce: Vec<u8>,
+}
+
+/// See [`Command::SetSetting`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetSetting {
+    /// One of [`settings`](crate::settings).
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// A number in its range.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// See [`Command::SetMon`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetMon {
+    /// Member of the Raft group.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// `host:port`.
+    #[prost(string, tag = "2")]
+    pub address: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Envelope {
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    command: Option<Command>,
+}
+
+impl Command {
+    /// The form in the log.
+    pub fn encode(&self) -> Vec<u8> {
+        seal(&Envelope { command: Some(self.clone()) })
+    }
+
+    /// Reads the form in the log.
+    ///
+    /// Errors: a newer format, bytes that are no command, a command of a newer version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
+        let envelope: Envelope = open(bytes)?;
+        envelope.command.ok_or(CommandError::Unreadable)
+    }
+}
+
+fn seal(message: &impl prost::Message) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + message.encoded_len());
+    bytes.push(FORMAT);
+    message.encode_raw(&mut bytes);
+    bytes
+}
+
+fn open<T: prost::Message + Default>(bytes: &[u8]) -> Result<T, CommandError> {
+    match bytes.split_first() {
+        Some((&FORMAT, body)) if body.len() <= MAX_BYTES => T::decode(body).map_err(|_| CommandError::Unreadable),
+        _ => Err(CommandError::Unreadable),
+    }
+}
+
+/// What a command did. The epoch is that of the first map in which it holds, or a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandResult {
+    /// Of the map after it.
+    pub epoch: Epoch,
+    /// What else.
+    pub value: CommandValue,
+}
+
+/// See [`CommandResult`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandValue {
+    /// Nothing else to say.
+    Done,
+    /// An OSD's id and the incarnation of its process.
+    Osd(OsdId, u64),
+    /// The incarnation of a rank's process.
+    Rank(u64),
+    /// A client's id.
+    Client(ClientId),
+    /// First and length of a range.
+    Inos(Ino, u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+struct ResultMessage {
+    #[prost(uint64, tag = "1")]
+    epoch: u64,
+    #[prost(uint32, tag = "2")]
+    kind: u32,
+    #[prost(uint64, tag = "3")]
+    first: u64,
+    #[prost(uint64, tag = "4")]
+    second: u64,
+}
+
+impl CommandResult {
+    /// The form between mons.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, first, second) = match self.value {
+            CommandValue::Done => (0, 0, 0),
+            CommandValue::Osd(id, incarnation) => (1, u64::from(id.0), incarnation),
+            CommandValue::Rank(incarnation) => (2, incarnation, 0),
+            CommandValue::Client(id) => (3, id.0, 0),
+            CommandValue::Inos(first, count) => (4, first.0, count),
+        };
+        seal(&ResultMessage { epoch: self.epoch.0, kind, first, second })
+    }
+
+    /// Reads the form between mons.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
+        let message: ResultMessage = open(bytes)?;
+        let value = match message.kind {
+            0 => CommandValue::Done,
+            1 => {
+                let id = u32::try_from(message.first).map_err(|_| CommandError::Unreadable)?;
+                CommandValue::Osd(OsdId(id), message.second)
+            }
+            2 => CommandValue::Rank(message.first),
+            3 => CommandValue::Client(ClientId(message.first)),
+            4 => CommandValue::Inos(Ino(message.first), message.second),
+            _ => return Err(CommandError::Unreadable),
+        };
+        Ok(Self { epoch: Epoch(message.epoch), value })
+    }
+}
+
+/// Why a command changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// No command, or one of a newer version.
+    #[error("the command cannot be read: it is damaged or from a newer version of pando-mon; update this mon")]
+    Unreadable,
+    /// The cluster was not made yet.
+    #[error("the cluster is not ready yet: its first mon has not created it")]
+    NoCluster,
+    /// It was made already, as another one.
+    #[error("the cluster exists already")]
+    ClusterExists,
+    /// A field makes no sense; says which and what would.
+    #[error("{0}")]
+    Invalid(String),
+    /// An id that the map does not know.
+    #[error("the cluster map knows no {0}")]
+    Unknown(String),
+    /// Another process, configuration or state than the map's.
+    #[error("{what} is {have} by now, not {given}")]
+    Stale {
+        /// Of what.
+        what: String,
+        /// In the map.
+        have: u64,
+        /// In the command.
+        given: u64,
+    },
+    /// All 48-bit numbers of a shard were handed out.
+    #[error("shard {0} has no inode numbers left")]
+    NoInosLeft(u32),
+    /// No room for more of these.
+    #[error("the cluster has {0} already, which is the limit")]
+    TooMany(&'static str),
+}
+
+impl From<CommandError> for Error {
+    fn from(error: CommandError) -> Self {
+        let reason = match &error {
+            CommandError::Unreadable | CommandError::Invalid(_) => Reason::InvalidRequest,
+            CommandError::NoCluster => Reason::Unavailable,
+            CommandError::ClusterExists => Reason::WrongCluster,
+            CommandError::Unknown(_) => Reason::UnknownId,
+            CommandError::Stale { .. } => Reason::StaleEpoch,
+            CommandError::NoInosLeft(_) => Reason::NoSpace,
+            CommandError::TooMany(_) => Reason::Overloaded,
+        };
+        let epoch = if let CommandError::Stale { have, .. } = &error { Some(*have) } else { None };
+        Self { epoch, ..Self::new(reason, error.to_string()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+use super::*;
+
+fn map() -> ClusterMap {
+    let mut map = ClusterMap { cluster_id: [7; 16], epoch: Epoch(3), ..ClusterMap::default() };
+    map.osds.insert(OsdId(1), Osd { uuid: [1; 16], up: true, weight: 1000, ..Osd::default() });
+    map.pools.insert(PoolId(1), Pool { name: "metadata".into(), size: 1, min_size: 1, pg_count: 1 });
+    let id = PgId { pool: PoolId(1), index: 0 };
+    map.pgs.insert(id, Pg { config: 1, members: vec![OsdId(1)], ..Pg::default() });
+    let root = Subtree {
+        root: Ino::ROOT,
+        parent: None,
+        owner: Rank(0),
+        epoch: Epoch(1),
+        path_hint: b"/".to_vec(),
+        move_id: 0,
+    };
+    map.subtrees.insert(SubtreeId(1), root);
+    map.sessions.insert(ClientId(9), Session { description: "test".into(), ..Session::default() });
+    map
+}
+
+#[test]
+fn a_map_survives_the_wire() {
+    assert_eq!(ClusterMap::from_proto(&map().to_proto()), Ok(map()));
+}
+
+#[test]
+fn hostile_maps_are_refused() {
+    let good = map().to_proto();
+    let refused = |change: &dyn Fn(&mut mon::ClusterMap)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        ClusterMap::from_proto(&bad).unwrap_err()
+    };
+    let short = refused(&|map| map.cluster_id = Bytes::from_static(b"short"));
+    assert_eq!(short, MapError::BadId { what: "cluster id", got: 5 });
+    assert!(matches!(refused(&|map| map.osds.push(map.osds[0].clone())), MapError::Duplicate { .. }));
+    assert!(matches!(refused(&|map| map.osds[0].state = 77), MapError::OutOfRange { .. }));
+    assert!(matches!(refused(&|map| map.pgs[0].members.push(5)), MapError::Dangling { .. }));
+    assert!(matches!(refused(&|map| map.pgs[0].index = 5), MapError::Dangling { .. }));
+    assert!(matches!(refused(&|map| map.pools[0].pg_count = 0), MapError::OutOfRange { .. }));
+    assert!(matches!(refused(&|map| map.subtrees[0].root_ino = 1 << 63), MapError::OutOfRange { .. }));
+    assert!(matches!(refused(&|map| map.subtrees[0].parent = 8), MapError::Dangling { .. }));
+    let bad_shard = mon::InoCursor { shard: 1 << 15, next: 1 };
+    assert!(matches!(refused(&|map| map.ino_cursors.push(bad_shard)), MapError::OutOfRange { .. }));
+}

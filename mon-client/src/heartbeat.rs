@@ -1,0 +1,94 @@
+//! Renewing a lease (R13).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_cluster_map::settings;
+use pando_proto::{Error, Reason, mon};
+use pando_rpc::{Env, Lease};
+
+use crate::client::service;
+use crate::{Daemon, MonClient};
+
+/// Wait before the next try after a failure.
+const RETRY: Duration = Duration::from_millis(50);
+/// A try that takes longer than this is given up for the next mon.
+const ATTEMPT_MAX: Duration = Duration::from_secs(2);
+
+type Usage = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
+
+struct Heart {
+    client: MonClient,
+    daemon: Daemon,
+    incarnation: u64,
+    lease: Arc<Lease>,
+    env: Env,
+    usage: Usage,
+}
+
+pub(crate) fn spawn(client: MonClient, daemon: Daemon, incarnation: u64, lease: Arc<Lease>, env: Env, usage: Usage) {
+    let heart = Heart { client, daemon, incarnation, lease, env, usage };
+    tokio::spawn(async move {
+        let shutdown = heart.env.shutdown.clone();
+        tokio::select! {
+            () = shutdown.stopped() => {}
+            () = heart.beat() => {}
+        }
+    });
+}
+
+impl Heart {
+    async fn beat(self) {
+        // Until the first answer names the true length.
+        let mut length = Duration::from_millis(settings::number(settings::LEASE_MILLIS, None));
+        loop {
+            match self.once(length).await {
+                Ok(granted) => {
+                    length = granted;
+                    tokio::time::sleep(length / 4).await;
+                }
+                Err(error) if matches!(error.reason, Reason::StaleEpoch | Reason::UnknownId) => {
+                    tracing::error!(daemon = %self.daemon, %error, "no lease any more: another process has taken over");
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(daemon = %self.daemon, %error, "heartbeat failed");
+                    tokio::time::sleep(error.retry_after.unwrap_or(RETRY).min(length / 4)).await;
+                }
+            }
+        }
+    }
+
+    async fn once(&self, length: Duration) -> Result<Duration, Error> {
+        let (address, channel) = self.client.targets().current();
+        let request = self.request();
+        // R13: the lease counts from the sending, so that its holder always stops first.
+        let sent = self.env.clock.boottime();
+        let mut service = service(channel);
+        let attempt = tokio::time::timeout((length / 2).min(ATTEMPT_MAX), service.heartbeat(request));
+        let answered = attempt.await.unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded("no answer in time")));
+        let response = answered.map_err(|status| {
+            let error = Error::from_tonic(&status);
+            let at_once = self.client.targets().redirect(&address, &status);
+            if at_once { error.retry_after(Duration::from_millis(1)) } else { error }
+        })?;
+        let granted = Duration::from_millis(response.into_inner().lease_millis);
+        self.lease.renew(sent, granted);
+        Ok(granted.max(RETRY))
+    }
+
+    fn request(&self) -> mon::HeartbeatRequest {
+        let (total_bytes, used_bytes) = (self.usage)();
+        let daemon = match self.daemon {
+            Daemon::Osd(osd) => mon::heartbeat_request::Daemon::OsdId(osd.0),
+            Daemon::Rank(rank) => mon::heartbeat_request::Daemon::Rank(rank.0),
+        };
+        mon::HeartbeatRequest {
+            daemon: Some(daemon),
+            incarnation: self.incarnation,
+            map_epoch: self.client.seen(),
+            total_bytes,
+            used_bytes,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Which mon to ask, and how often: one retry loop for every call.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use pando_proto::{Error, Reason};
+use pando_rpc::Net;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+use crate::LEADER_HINT;
+
+/// A mon that does not answer within this is left for the next one.
+const ATTEMPT: Duration = Duration::from_secs(3);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// Addresses kept, those learnt from hints included.
+const MAX_TARGETS: usize = 16;
+
+/// The mons that are known.
+pub(crate) struct Targets {
+    net: Arc<dyn Net>,
+    state: Mutex<State>,
+}
+
+struct State {
+    known: Vec<(String, Channel)>,
+    current: usize,
+}
+
+impl Targets {
+    pub(crate) fn new(net: Arc<dyn Net>, mons: Vec<String>) -> Result<Self, Error> {
+        if mons.is_empty() {
+            return Err(Error::new(Reason::InvalidRequest, "no mon given: name at least one as host:port"));
+        }
+        let connect = |address: String| pando_rpc::channel(&net, &address).map(|channel| (address, channel));
+        let known = mons.into_iter().take(MAX_TARGETS).map(connect).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { net, state: Mutex::new(State { known, current: 0 }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic runs under the lock.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The mon to ask now.
+    pub(crate) fn current(&self) -> (String, Channel) {
+        let state = self.state();
+        state.known[state.current].clone()
+    }
+
+    /// Leaves the mon at `address` for the next, unless another call did that already.
+    pub(crate) fn leave(&self, address: &str) {
+        let mut state = self.state();
+        if state.known[state.current].0 == address {
+            state.current = (state.current + 1) % state.known.len();
+        }
+    }
+
+    /// Turns to the mon that a follower named. False if there is no use in that.
+    fn follow(&self, hint: &str) -> bool {
+        let mut state = self.state();
+        let found = state.known.iter().position(|(address, _)| address == hint);
+        if found.is_none() && state.known.len() >= MAX_TARGETS {
+            return false;
+        }
+        let Some(index) = found else {
+            let Ok(channel) = pando_rpc::channel(&self.net, hint) else { return false };
+            state.known.push((hint.to_owned(), channel));
+            state.current = state.known.len() - 1;
+            return true;
+        };
+        state.current = index;
+        true
+    }
+
+    /// Goes where a failed call says. True if the next try may start at once.
+    pub(crate) fn redirect(&self, from: &str, status: &Status) -> bool {
+        let hint = status.metadata().get(LEADER_HINT).and_then(|value| value.to_str().ok());
+        if let Some(hint) = hint.filter(|hint| *hint != from)
+            && self.follow(hint)
+        {
+            return true;
+        }
+        self.leave(from);
+        false
+    }
+
+    /// Runs `call` until it succeeds, fails for good, or `limit` has passed.
+    pub(crate) async fn call<T, F>(&self, limit: Duration, mut call: impl FnMut(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + limit;
+        let mut backoff = BACKOFF_MIN;
+        let mut hops = 0;
+        loop {
+            let (address, channel) = self.current();
+            let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + ATTEMPT), call(channel));
+            let status = match attempt.await {
+                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Err(status)) => status,
+                Err(_) => Status::deadline_exceeded(format!("the mon at {address} did not answer in time")),
+            };
+            let error = Error::from_tonic(&status);
+            if !is_retryable(&error) {
+                return Err(error);
+            }
+            // A fresh hint is followed at once; when hints chase each other, an election is under way.
+            if self.redirect(&address, &status) && hops < 2 {
+                hops += 1;
+                continue;
+            }
+            hops = 0;
+            let pause = error.retry_after.unwrap_or(backoff);
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// Unlike elsewhere a stale epoch is final here: the mon's word on it is the newest.
+fn is_retryable(error: &Error) -> bool {
+    matches!(error.reason, Reason::NotOwner | Reason::Unavailable | Reason::Overloaded | Reason::Timeout)
+}

@@ -1,0 +1,130 @@
+//! The newest map, always.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_cluster_map::ClusterMap;
+use pando_proto::{Epoch, Error, Reason, mon};
+use pando_rpc::Shutdown;
+use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
+
+use crate::MonClient;
+use crate::client::service;
+
+/// Opening the stream takes no longer than this, or the next mon is tried.
+const OPEN: Duration = Duration::from_secs(3);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// A view of the newest map; clones see the same.
+#[derive(Clone, Debug)]
+pub struct MapWatch {
+    receiver: watch::Receiver<Arc<ClusterMap>>,
+}
+
+impl MapWatch {
+    /// The newest map so far.
+    pub fn current(&self) -> Arc<ClusterMap> {
+        Arc::clone(&self.receiver.borrow())
+    }
+
+    /// The first map seen with at least this epoch (R14).
+    ///
+    /// Errors: `TIMEOUT` when none came within `limit`.
+    pub async fn wait_for(&self, epoch: Epoch, limit: Duration) -> Result<Arc<ClusterMap>, Error> {
+        let mut receiver = self.receiver.clone();
+        let waited = tokio::time::timeout(limit, receiver.wait_for(|map| map.epoch >= epoch)).await;
+        match waited {
+            Ok(Ok(map)) => Ok(Arc::clone(&map)),
+            Ok(Err(_)) => Err(Error::new(Reason::Unavailable, "this process is stopping")),
+            Err(_) => {
+                let have = self.current().epoch;
+                Err(Error::new(Reason::Timeout, format!("no map of epoch {epoch} came in time (newest: {have})")))
+            }
+        }
+    }
+
+    /// The next newer map than the last one that this call returned (on this clone). Never returns once the
+    /// watch has stopped.
+    pub async fn changed(&mut self) -> Arc<ClusterMap> {
+        if self.receiver.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        Arc::clone(&self.receiver.borrow_and_update())
+    }
+
+    /// A watch that the test itself feeds.
+    pub fn fixed(map: Arc<ClusterMap>) -> (Self, watch::Sender<Arc<ClusterMap>>) {
+        let (sender, receiver) = watch::channel(map);
+        (Self { receiver }, sender)
+    }
+}
+
+pub(crate) fn spawn(client: MonClient, initial: Arc<ClusterMap>, shutdown: Shutdown) -> MapWatch {
+    client.saw(initial.epoch);
+    let (sender, receiver) = watch::channel(initial);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = shutdown.stopped() => {}
+            () = follow(client, sender) => {}
+        }
+    });
+    MapWatch { receiver }
+}
+
+/// Opens stream after stream until nobody is left who reads the map.
+async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) {
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        let (address, channel) = client.targets().current();
+        let before = sender.borrow().epoch;
+        let ended = tokio::select! {
+            ended = one_stream(&client, channel, &sender) => ended,
+            () = sender.closed() => return,
+        };
+        if sender.borrow().epoch > before {
+            backoff = BACKOFF_MIN;
+        }
+        if let Err(status) = ended {
+            tracing::debug!(mon = address, %status, "the map watch broke");
+            client.targets().leave(&address);
+        }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+    }
+}
+
+async fn one_stream(
+    client: &MonClient,
+    channel: tonic::transport::Channel,
+    sender: &watch::Sender<Arc<ClusterMap>>,
+) -> Result<(), tonic::Status> {
+    let request = mon::WatchMapRequest { have_epoch: sender.borrow().epoch.0 };
+    let mut service = service(channel);
+    let opening = tokio::time::timeout(OPEN, service.watch_map(request));
+    let mut stream = opening.await.map_err(|_| tonic::Status::deadline_exceeded("no answer"))??.into_inner();
+    while let Some(response) = stream.next().await {
+        let map = ClusterMap::from_proto_field(response?.map.as_ref()).map_err(Error::from)?;
+        install(client, sender, map)?;
+    }
+    Ok(())
+}
+
+fn install(client: &MonClient, sender: &watch::Sender<Arc<ClusterMap>>, map: ClusterMap) -> Result<(), Error> {
+    let mut foreign = false;
+    client.saw(map.epoch);
+    sender.send_if_modified(|current| {
+        // A map without a cluster (in tests) may be followed by one of any.
+        foreign = current.cluster_id != map.cluster_id && current.cluster_id != [0; 16];
+        let newer = map.epoch > current.epoch && !foreign;
+        if newer {
+            *current = Arc::new(map);
+        }
+        newer
+    });
+    if foreign {
+        return Err(Error::new(Reason::WrongCluster, "the mon belongs to another cluster: check the mon addresses"));
+    }
+    Ok(())
+}
