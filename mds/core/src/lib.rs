@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod pipeline;
 pub mod records;
 
 /// What a change does in memory beside its records (placeholder until the namespace lands).
