@@ -1,5 +1,7 @@
 //! What a transaction is made of: the words that the core and the engines share.
 
+use std::fmt;
+
 use bytes::Bytes;
 use pando_proto::Ino;
 

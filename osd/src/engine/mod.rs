@@ -6,96 +6,28 @@
 //! returns. Engines know nothing of replication, fences or generations: those
 //! are records and header fields that the caller puts into the same transaction.
 
+pub mod commit;
+pub mod directory;
+pub mod fjall;
+pub mod format;
+pub mod memory;
+pub mod read_pool;
+mod stage;
+mod view;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
 use bytes::Bytes;
-use pando_proto::{Ino, PgId};
+use pando_proto::PgId;
 
-/// Names an object within its PG; ordered as [`Engine::list_objects`] lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    /// File it belongs to.
-    pub ino: Ino,
-    /// Stripe number.
-    pub index: u64,
-}
+pub use commit::{CommitError, GroupCommit};
+pub use directory::{Directory, DirectoryError};
+pub use read_pool::ReadPool;
 
-/// What is known of an object beside its bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ObjectHeader {
-    /// Bytes up to its end; holes count.
-    pub size: u64,
-    /// Mutations of a lower data generation are refused (R22). Set by trims.
-    pub generation: u64,
-    /// The object is gone and only its generation is remembered.
-    pub deleted: bool,
-    /// For a tombstone: the map's next client id when it was made; it may be
-    /// forgotten once no older session lives (R22).
-    pub sessions_before: u64,
-}
-
-/// One change within a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Sets a record.
-    Put {
-        /// Its key, ordered bytewise within the PG.
-        key: Bytes,
-        /// Its value.
-        value: Bytes,
-    },
-    /// Removes a record; absent ones are ignored.
-    Delete {
-        /// Its key.
-        key: Bytes,
-    },
-    /// Removes all records with `start <= key < end` (`end` empty: to the end of the PG).
-    DeleteRange {
-        /// First key.
-        start: Bytes,
-        /// First key that stays.
-        end: Bytes,
-    },
-    /// Writes bytes into an object, which is made if need be. Grows `size`, touches no other header field.
-    Write {
-        /// The object.
-        object: ObjectKey,
-        /// Where.
-        offset: u64,
-        /// What.
-        data: Bytes,
-    },
-    /// Zeroes a range within the object's size; stored blocks wholly inside it are freed.
-    Zero {
-        /// The object.
-        object: ObjectKey,
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        length: u64,
-    },
-    /// Cuts or extends (with a hole) to `size`. Bytes beyond a cut read as zeros if it grows again.
-    Truncate {
-        /// The object.
-        object: ObjectKey,
-        /// New size.
-        size: u64,
-    },
-    /// Sets the header fields beside `size`; makes the object if need be. `deleted` drops all data and sets the size to 0.
-    SetHeader {
-        /// The object.
-        object: ObjectKey,
-        /// See [`ObjectHeader::generation`].
-        generation: u64,
-        /// See [`ObjectHeader::deleted`].
-        deleted: bool,
-        /// See [`ObjectHeader::sessions_before`].
-        sessions_before: u64,
-    },
-    /// Removes an object with its header, as if it had never been.
-    Forget {
-        /// The object.
-        object: ObjectKey,
-    },
-}
+pub use pando_osd_core::{Change, ObjectHeader, ObjectKey};
 
 /// Changes of one PG that become durable together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +57,7 @@ pub struct Usage {
 }
 
 /// What can go wrong in an engine.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The operating system or the store failed. The engine is to be considered dead after a failed commit.
     #[error("storage engine failed: {0}")]
@@ -136,9 +68,15 @@ pub enum EngineError {
         /// Record key or object block.
         what: String,
     },
+    /// The disk is full. After a failed commit the engine is to be considered dead until it is opened again.
+    #[error("the disk of the data directory is full: free some space on it, then start the osd again")]
+    Full,
+    /// The request is beyond the limits of the disk format ([`format`](mod@format)); nothing was done.
+    #[error("refused {0}")]
+    Invalid(String),
     /// The data directory is not usable by this program.
-    #[error("{0}")]
-    Directory(String),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
 }
 
 /// A back end. Calls block: they run on the OSD's commit and read threads, never on its network thread.
@@ -176,4 +114,80 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Space, as the disk below tells.
     fn usage(&self) -> Result<Usage, EngineError>;
+}
+
+/// The back ends there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// An LSM tree: [`fjall::FjallEngine`].
+    #[default]
+    Fjall,
+    /// Objects in plain files: `file::FileEngine`.
+    File,
+    /// Nothing on disk, gone with the process: [`memory::MemoryEngine`].
+    Memory,
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fjall => "fjall",
+            Self::File => "file",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = EngineError;
+
+    fn from_str(name: &str) -> Result<Self, EngineError> {
+        match name {
+            "fjall" => Ok(Self::Fjall),
+            "file" => Ok(Self::File),
+            "memory" => Ok(Self::Memory),
+            other => Err(EngineError::Invalid(format!("engine `{other}`: there are `fjall`, `file` and `memory`"))),
+        }
+    }
+}
+
+/// How to open an engine; the default suits a small machine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Cluster the directory must belong to, if it already belongs to one.
+    pub cluster: Option<[u8; 16]>,
+    /// Bytes of cache for what is read from disk.
+    pub cache_bytes: u64,
+    /// Bytes of fresh writes that fjall holds in memory for each of its three keyspaces before it writes a table.
+    pub memtable_bytes: u64,
+    /// Bytes a memory engine holds before it is full.
+    pub memory_bytes: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { cluster: None, cache_bytes: 64 << 20, memtable_bytes: 32 << 20, memory_bytes: 1 << 30 }
+    }
+}
+
+/// Opens the engine of a data directory, which is made if it does not exist. The [`Directory`] holds the lock: keep it
+/// as long as the engine.
+///
+/// # Errors
+/// [`EngineError::Directory`] says what is wrong with the directory and what to do.
+pub fn open(
+    kind: EngineKind,
+    dir: &Path,
+    options: &EngineOptions,
+) -> Result<(Arc<dyn Engine>, Directory), EngineError> {
+    if kind == EngineKind::Memory {
+        return Ok((Arc::new(memory::MemoryEngine::new(options.memory_bytes)), Directory::in_memory()));
+    }
+    let directory = Directory::open(dir, kind, options.cluster)?;
+    let engine: Arc<dyn Engine> = match kind {
+        EngineKind::Fjall => Arc::new(fjall::FjallEngine::open(&directory.path().join("fjall"), options)?),
+        EngineKind::File => return Err(EngineError::Invalid("engine `file`: not there yet".to_owned())),
+        EngineKind::Memory => unreachable!("returned above"),
+    };
+    Ok((engine, directory))
 }
