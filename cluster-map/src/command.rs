@@ -4,7 +4,6 @@
 //! command it does not know refuses it in the same way as every other mon of its version would.
 
 use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, Reason};
-use prost::Message as _;
 
 /// First byte of an encoded command or result.
 const FORMAT: u8 = 1;
@@ -233,14 +232,14 @@ struct Envelope {
 
 impl Command {
     /// The form in the log.
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         seal(&Envelope { command: Some(self.clone()) })
     }
 
     /// Reads the form in the log.
     ///
     /// Errors: a newer format, bytes that are no command, a command of a newer version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, CommandError> {
         let envelope: Envelope = open(bytes)?;
         envelope.command.ok_or(CommandError::Unreadable)
     }
@@ -298,7 +297,7 @@ struct ResultMessage {
 
 impl CommandResult {
     /// The form between mons.
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, first, second) = match self.value {
             CommandValue::Done => (0, 0, 0),
             CommandValue::Osd(id, incarnation) => (1, u64::from(id.0), incarnation),
@@ -310,7 +309,7 @@ impl CommandResult {
     }
 
     /// Reads the form between mons.
-    pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, CommandError> {
         let message: ResultMessage = open(bytes)?;
         let value = match message.kind {
             0 => CommandValue::Done,

@@ -188,7 +188,7 @@ impl ClusterMap {
             if pool.is_none_or(|pool| id.index >= pool.pg_count) {
                 return Err(MapError::Dangling { what: "the pool of PG", id: id.to_string() });
             }
-            let named = pg.members.iter().chain(&pg.joining).chain(&pg.absent);
+            let named = pg.members.iter().chain(&pg.joining).chain(&pg.absent).chain(&pg.leaving);
             if let Some(osd) = named.into_iter().find(|osd| !self.osds.contains_key(osd)) {
                 return Err(MapError::Dangling { what: "OSD", id: osd.to_string() });
             }
@@ -290,6 +290,7 @@ impl Pg {
             members: raw(&self.members),
             joining: raw(&self.joining),
             absent: raw(&self.absent),
+            leaving: raw(&self.leaving),
         }
     }
 
@@ -299,6 +300,7 @@ impl Pg {
             members: typed(&proto.members),
             joining: typed(&proto.joining),
             absent: typed(&proto.absent),
+            leaving: typed(&proto.leaving),
         }
     }
 }

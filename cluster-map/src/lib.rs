@@ -15,9 +15,17 @@
 
 #![forbid(unsafe_code)]
 
+mod apply;
+mod command;
 mod convert;
+pub mod invariants;
 mod map;
+pub mod placement;
 pub mod settings;
 
+pub use command::{
+    AllocateInos, Command, CommandError, CommandResult, CommandValue, ConfirmMember, CreateCluster, DaemonState,
+    EndSession, PoolSpec, RegisterClient, RegisterOsd, RegisterRank, SetMon, SetSetting,
+};
 pub use convert::MapError;
-pub use map::{ClusterMap, InoGrant, Lineage, Osd, Pg, Pool, RankInfo, Session, Subtree};
+pub use map::{ClusterMap, InoGrant, Lineage, Osd, Pg, PgState, Pool, RankInfo, Session, Subtree};

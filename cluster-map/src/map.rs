@@ -109,6 +109,19 @@ pub struct Pg {
     pub joining: Vec<OsdId>,
     /// Went down; their place is kept for a while.
     pub absent: Vec<OsdId>,
+    /// Members that give their place to a joiner once that is confirmed.
+    pub leaving: Vec<OsdId>,
+}
+
+/// How well a PG is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PgState {
+    /// All replicas are there.
+    Healthy,
+    /// Fewer replicas than wanted, but enough to write.
+    Degraded,
+    /// Not enough to write.
+    Down,
 }
 
 impl Pg {
@@ -187,6 +200,17 @@ impl ClusterMap {
         PgId { pool, index: (mixed % u64::from(count)) as u32 }
     }
 
+    /// How well a PG is. One that the map does not know is down.
+    pub fn pg_state(&self, id: PgId) -> PgState {
+        let (Some(pg), Some(pool)) = (self.pgs.get(&id), self.pools.get(&id.pool)) else { return PgState::Down };
+        let live = pg.members.iter().filter(|osd| self.osds.get(osd).is_some_and(|osd| osd.up)).count() as u64;
+        match live {
+            live if live >= u64::from(pool.size) => PgState::Healthy,
+            live if live >= u64::from(pool.min_size.max(1)) => PgState::Degraded,
+            _ => PgState::Down,
+        }
+    }
+
     /// A PG's primary and its address, if it has a live one.
     pub fn primary(&self, pg: PgId) -> Option<(OsdId, &str)> {
         let id = self.pgs.get(&pg)?.primary()?;
@@ -240,7 +264,7 @@ impl ClusterMap {
 }
 
 /// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a good 64-bit mix, and stable for ever.
-fn mix(mut x: u64) -> u64 {
+pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

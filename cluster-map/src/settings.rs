@@ -8,6 +8,8 @@ pub const OBJECT_SIZE: &str = "object_size";
 pub const LEASE_MILLIS: &str = "lease_millis";
 /// Silence after which a client session is evicted, in milliseconds.
 pub const SESSION_TIMEOUT_MILLIS: &str = "session_timeout_millis";
+/// How long an OSD may be down before others take its places, in milliseconds.
+pub const DOWN_OUT_MILLIS: &str = "down_out_millis";
 
 /// A setting with its default and the values it may take.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,7 @@ pub struct Definition {
 }
 
 /// All settings.
-pub const ALL: [Definition; 4] = [
+pub const ALL: [Definition; 5] = [
     Definition {
         name: INLINE_LIMIT,
         default: 4096,
@@ -53,6 +55,13 @@ pub const ALL: [Definition; 4] = [
         min: 5_000,
         max: 86_400_000,
         help: "silence after which a client session is evicted, in milliseconds",
+    },
+    Definition {
+        name: DOWN_OUT_MILLIS,
+        default: 600_000,
+        min: 1_000,
+        max: 30 * 86_400_000,
+        help: "how long an OSD may be down before others take its places, in milliseconds",
     },
 ];
 

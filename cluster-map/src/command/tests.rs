@@ -4,7 +4,7 @@ use super::*;
 fn commands_and_results_survive_their_encoding() {
     let command =
         Command::AllocateInos(AllocateInos { shard: 3, rank: 1, incarnation: 2, count: 1 << 20, nonce: vec![9; 16] });
-    assert_eq!(Command::decode(&command.encode()), Ok(command));
+    assert_eq!(Command::from_bytes(&command.to_bytes()), Ok(command));
     for value in [
         CommandValue::Done,
         CommandValue::Osd(OsdId(4), 5),
@@ -13,7 +13,7 @@ fn commands_and_results_survive_their_encoding() {
         CommandValue::Inos(Ino(8), 9),
     ] {
         let result = CommandResult { epoch: Epoch(11), value };
-        assert_eq!(CommandResult::decode(&result.encode()), Ok(result));
+        assert_eq!(CommandResult::from_bytes(&result.to_bytes()), Ok(result));
     }
 }
 
@@ -21,14 +21,14 @@ fn commands_and_results_survive_their_encoding() {
 #[test]
 fn the_log_format_stays() {
     let command = Command::OsdDown(DaemonState { id: 2, incarnation: 300 });
-    assert_eq!(command.encode(), [1, 0x32, 5, 0x08, 2, 0x10, 0xac, 2]);
+    assert_eq!(command.to_bytes(), [1, 0x32, 5, 0x08, 2, 0x10, 0xac, 2]);
     let command = Command::SetSetting(SetSetting { name: "a".into(), value: "1".into() });
-    assert_eq!(command.encode(), [1, 0x6a, 6, 0x0a, 1, b'a', 0x12, 1, b'1']);
+    assert_eq!(command.to_bytes(), [1, 0x6a, 6, 0x0a, 1, b'a', 0x12, 1, b'1']);
 }
 
 #[test]
 fn damaged_and_newer_commands_are_refused() {
     for bytes in [&[][..], &[2, 0x32, 0], &[1], &[1, 0xff, 0xff], &[1, 0xfa, 0x3f, 0]] {
-        assert_eq!(Command::decode(bytes), Err(CommandError::Unreadable), "{bytes:?}");
+        assert_eq!(Command::from_bytes(bytes), Err(CommandError::Unreadable), "{bytes:?}");
     }
 }

@@ -1,0 +1,93 @@
+//! What each command does to the map. One file for each thing that commands are about.
+//!
+//! A command either fails and changes nothing, or it succeeds; the epoch rises by one when anything changed.
+//! All commands may be repeated.
+
+mod client;
+mod create;
+mod inos;
+mod osd;
+mod pg;
+mod rank;
+mod setting;
+
+use pando_proto::Epoch;
+
+use crate::command::{Command, CommandError, CommandResult, CommandValue};
+use crate::map::ClusterMap;
+
+/// Longest address, host name and the like, in bytes.
+const MAX_TEXT: usize = 255;
+/// Longest boot id or nonce, in bytes.
+const MAX_TOKEN: usize = 64;
+
+/// What a verb reports: whether the map changed, and its result.
+type Applied = Result<(bool, CommandValue), CommandError>;
+
+const UNCHANGED: (bool, CommandValue) = (false, CommandValue::Done);
+const CHANGED: (bool, CommandValue) = (true, CommandValue::Done);
+
+impl ClusterMap {
+    /// Applies a command. Deterministic: every mon that applies the same commands has the same map.
+    ///
+    /// Errors: the command makes no sense, or no sense any more; the map is unchanged then.
+    pub fn apply(&mut self, command: &Command) -> Result<CommandResult, CommandError> {
+        if !self.exists() && !matches!(command, Command::CreateCluster(_)) {
+            return Err(CommandError::NoCluster);
+        }
+        let (changed, value) = match command {
+            Command::CreateCluster(command) => create::create_cluster(self, command),
+            Command::RegisterOsd(command) => osd::register(self, command),
+            Command::OsdDown(command) => osd::down(self, *command),
+            Command::OsdUp(command) => osd::up(self, *command),
+            Command::OsdOut(command) => osd::out(self, *command),
+            Command::RegisterRank(command) => rank::register(self, command),
+            Command::RankDown(command) => rank::set_state(self, *command, false),
+            Command::RankUp(command) => rank::set_state(self, *command, true),
+            Command::RegisterClient(command) => client::register(self, command),
+            Command::EndSession(command) => client::end(self, *command),
+            Command::ConfirmMember(command) => pg::confirm_member(self, *command),
+            Command::AllocateInos(command) => inos::allocate(self, command),
+            Command::SetSetting(command) => setting::set(self, command),
+            Command::SetMon(command) => setting::set_mon(self, command),
+        }?;
+        if changed {
+            self.epoch = Epoch(self.epoch.0 + 1);
+        }
+        Ok(CommandResult { epoch: self.epoch, value })
+    }
+
+    /// Whether the cluster was created.
+    pub fn exists(&self) -> bool {
+        self.cluster_id != [0; 16]
+    }
+}
+
+fn check_token(what: &str, token: &[u8]) -> Result<(), CommandError> {
+    if token.is_empty() || token.len() > MAX_TOKEN {
+        let got = token.len();
+        return Err(CommandError::Invalid(format!("the {what} has {got} bytes: send 1 to {MAX_TOKEN} random ones")));
+    }
+    Ok(())
+}
+
+fn check_text(what: &str, text: &str, limit: usize) -> Result<(), CommandError> {
+    if text.len() > limit || text.chars().any(char::is_control) {
+        return Err(CommandError::Invalid(format!("the {what} is longer than {limit} bytes or not plain text")));
+    }
+    Ok(())
+}
+
+/// `host:port` with a port that one can connect to.
+fn check_address(address: &str) -> Result<(), CommandError> {
+    check_text("address", address, MAX_TEXT)?;
+    let parts = address.rsplit_once(':');
+    let fine = parts.is_some_and(|(host, port)| {
+        let host_fine = !host.is_empty() && !host.contains(['/', ' ', '@']);
+        host_fine && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    if fine { Ok(()) } else { Err(CommandError::Invalid(format!("`{address}` is no address of the form host:port"))) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Configurations of PGs (R25, R26).
+
+use pando_proto::{OsdId, PgId, PoolId};
+
+use super::{Applied, CHANGED, UNCHANGED};
+use crate::command::{CommandError, ConfirmMember};
+use crate::map::{ClusterMap, Osd, Pg};
+use crate::placement;
+
+fn is_up(osds: &std::collections::BTreeMap<OsdId, Osd>, id: OsdId) -> bool {
+    osds.get(&id).is_some_and(|osd| osd.up)
+}
+
+/// A new process of an OSD: nothing that was under way with the old one may count. For a joiner too: a
+/// confirmation of what its old process held may be on its way.
+pub(super) fn restarted(map: &mut ClusterMap, osd: OsdId) {
+    for pg in map.pgs.values_mut() {
+        if pg.members.contains(&osd) || pg.joining.contains(&osd) {
+            pg.config += 1;
+        }
+    }
+}
+
+/// An OSD is up: it takes the places kept for it and, if there are such, others.
+pub(super) fn returned(map: &mut ClusterMap, osd: OsdId) {
+    for pg in map.pgs.values_mut() {
+        if let Some(at) = pg.absent.iter().position(|absent| *absent == osd) {
+            pg.absent.remove(at);
+            pg.joining.push(osd);
+        }
+    }
+    placement::place_first(map);
+    placement::fill(map);
+    placement::rebalance(map);
+}
+
+/// An OSD is down: where another member lives it leaves the configuration, and its place is kept. The last
+/// member stays: only it is known to hold everything (R26).
+pub(super) fn went_down(map: &mut ClusterMap, osd: OsdId) {
+    let osds = &map.osds;
+    for pg in map.pgs.values_mut() {
+        if let Some(at) = pg.joining.iter().position(|joiner| *joiner == osd) {
+            pg.joining.remove(at);
+            // A confirmation that is on its way must not count after the joiner's return.
+            pg.config += 1;
+            // One that was to replace a member has no place that could be kept.
+            if pg.leaving.pop().is_none() {
+                pg.absent.push(osd);
+            }
+        }
+        if pg.members.contains(&osd) {
+            drop_dead(pg, |id| is_up(osds, id));
+        }
+    }
+}
+
+/// Removes members that are down, if one lives.
+fn drop_dead(pg: &mut Pg, is_up: impl Fn(OsdId) -> bool) {
+    if !pg.members.iter().any(|osd| is_up(*osd)) {
+        return;
+    }
+    let dead: Vec<OsdId> = pg.members.iter().copied().filter(|osd| !is_up(*osd)).collect();
+    for osd in dead {
+        pg.members.retain(|member| *member != osd);
+        match pg.leaving.iter().position(|leaving| *leaving == osd) {
+            Some(at) => drop(pg.leaving.remove(at)),
+            None => pg.absent.push(osd),
+        }
+        pg.config += 1;
+    }
+}
+
+pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Applied {
+    let id = PgId { pool: PoolId(command.pool), index: command.index };
+    let osd = OsdId(command.osd_id);
+    let osds = &map.osds;
+    let pg = map.pgs.get_mut(&id).ok_or_else(|| CommandError::Unknown(format!("PG {id}")))?;
+    // The answer to the first of two equal calls may have got lost.
+    if pg.members.contains(&osd) && pg.config == command.config + 1 {
+        return Ok(UNCHANGED);
+    }
+    if pg.config != command.config {
+        let what = format!("the configuration of PG {id}");
+        return Err(CommandError::Stale { what, have: pg.config, given: command.config });
+    }
+    let Some(at) = pg.joining.iter().position(|joiner| *joiner == osd) else {
+        return Err(CommandError::Invalid(format!("{osd} is not joining PG {id}")));
+    };
+    pg.joining.remove(at);
+    pg.members.push(osd);
+    if let Some(leaving) = pg.leaving.pop() {
+        pg.members.retain(|member| *member != leaving);
+    }
+    pg.config += 1;
+    drop_dead(pg, |id| is_up(osds, id));
+    Ok(CHANGED)
+}

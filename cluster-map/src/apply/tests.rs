@@ -1,0 +1,333 @@
+use pando_proto::ids::{DATA_POOL, METADATA_POOL, ROOT_SUBTREE};
+use pando_proto::{ClientId, Ino, OsdId, PgId, Rank};
+use proptest::prelude::*;
+
+use super::*;
+use crate::command::*;
+use crate::invariants;
+use crate::map::{Pg, PgState};
+
+fn create(expected_osds: u32, size: u32) -> Command {
+    Command::CreateCluster(CreateCluster {
+        cluster_id: vec![1; 16],
+        expected_osds,
+        metadata: Some(PoolSpec::new(size, 4)),
+        data: Some(PoolSpec::new(size, 8)),
+        mons: vec![SetMon { id: 1, address: "mon:1".into() }],
+    })
+}
+
+fn register_osd(number: u8, boot: u8) -> Command {
+    Command::RegisterOsd(RegisterOsd {
+        uuid: vec![number; 16],
+        boot_id: vec![boot],
+        address: format!("osd{number}:7000"),
+        host: format!("host{number}"),
+        weight: 0,
+        total_bytes: 1 << 30,
+    })
+}
+
+fn register_rank(rank: u32, boot: u8) -> Command {
+    Command::RegisterRank(RegisterRank { rank, boot_id: vec![boot], address: "mds:7100".into() })
+}
+
+fn confirm(id: PgId, config: u64, osd: OsdId) -> Command {
+    Command::ConfirmMember(ConfirmMember { pool: id.pool.0, index: id.index, config, osd_id: osd.0 })
+}
+
+/// Applies and checks the invariants.
+fn step(map: &mut ClusterMap, command: &Command) -> Result<CommandResult, CommandError> {
+    let before = map.clone();
+    let result = map.apply(command);
+    if result.is_err() {
+        assert_eq!(before, *map, "a refused command changes nothing: {command:?}");
+    }
+    if let Err(violation) = invariants::check(map).and_then(|()| invariants::check_step(&before, map)) {
+        panic!("{violation}\nafter {command:?}");
+    }
+    result
+}
+
+fn cluster(osds: u8, size: u32) -> ClusterMap {
+    let mut map = ClusterMap::default();
+    step(&mut map, &create(u32::from(osds), size)).unwrap();
+    for number in 1..=osds {
+        step(&mut map, &register_osd(number, 1)).unwrap();
+    }
+    map
+}
+
+fn daemon(id: u32, incarnation: u64) -> DaemonState {
+    DaemonState { id, incarnation }
+}
+
+const PG: PgId = PgId { pool: METADATA_POOL, index: 0 };
+
+fn pg(map: &ClusterMap) -> &Pg {
+    &map.pgs[&PG]
+}
+
+#[test]
+fn pgs_get_their_members_when_the_expected_osds_are_up() {
+    let mut map = ClusterMap::default();
+    assert_eq!(map.apply(&register_osd(1, 1)), Err(CommandError::NoCluster));
+    step(&mut map, &create(3, 3)).unwrap();
+    for number in 1..=2 {
+        step(&mut map, &register_osd(number, 1)).unwrap();
+        assert!(map.pgs.values().all(|pg| pg.members.is_empty() && pg.config == 0));
+        assert_eq!(map.pg_state(PG), PgState::Down);
+    }
+    step(&mut map, &register_osd(3, 1)).unwrap();
+    assert!(map.pgs.values().all(|pg| pg.members.len() == 3 && pg.config == 1));
+    assert_eq!(map.pg_state(PG), PgState::Healthy);
+    assert_eq!(map.pools[&DATA_POOL].min_size, 2);
+}
+
+#[test]
+fn a_cluster_is_made_once() {
+    let mut map = ClusterMap::default();
+    step(&mut map, &create(1, 1)).unwrap();
+    let epoch = map.epoch;
+    assert_eq!(step(&mut map, &create(1, 1)).unwrap().epoch, epoch, "a repetition is fine");
+    let Command::CreateCluster(mut other) = create(1, 1) else { unreachable!() };
+    other.cluster_id = vec![2; 16];
+    assert_eq!(step(&mut map, &Command::CreateCluster(other)), Err(CommandError::ClusterExists));
+    assert!(matches!(ClusterMap::default().apply(&create(1, 2)), Err(CommandError::Invalid(_))), "2 copies on 1 OSD");
+}
+
+#[test]
+fn registration_is_idempotent_and_a_restart_changes_the_configurations() {
+    let mut map = cluster(3, 3);
+    let epoch = map.epoch;
+    let again = step(&mut map, &register_osd(2, 1)).unwrap();
+    assert_eq!((again.epoch, again.value), (epoch, CommandValue::Osd(OsdId(2), 1)));
+    let restarted = step(&mut map, &register_osd(2, 9)).unwrap();
+    assert_eq!(restarted.value, CommandValue::Osd(OsdId(2), 2));
+    assert!(map.pgs.values().all(|pg| pg.config == 2 && pg.members.len() == 3), "R25");
+}
+
+#[test]
+fn a_member_that_died_leaves_and_comes_back_as_a_joiner() {
+    let mut map = cluster(3, 3);
+    step(&mut map, &Command::OsdDown(daemon(2, 1))).unwrap();
+    assert!(map.pgs.values().all(|pg| !pg.members.contains(&OsdId(2)) && pg.config == 2));
+    assert_eq!(map.pg_state(PG), PgState::Degraded);
+    step(&mut map, &register_osd(2, 2)).unwrap();
+    assert_eq!((pg(&map).joining.clone(), pg(&map).config), (vec![OsdId(2)], 2));
+    let stale = step(&mut map, &confirm(PG, 1, OsdId(2)));
+    assert!(matches!(stale, Err(CommandError::Stale { have: 2, given: 1, .. })));
+    step(&mut map, &confirm(PG, 2, OsdId(2))).unwrap();
+    assert_eq!((pg(&map).members.len(), pg(&map).config), (3, 3));
+    let epoch = map.epoch;
+    assert_eq!(step(&mut map, &confirm(PG, 2, OsdId(2))).unwrap().epoch, epoch, "a repetition is fine");
+    assert_eq!(map.pg_state(PG), PgState::Healthy);
+}
+
+/// R26: only the last member is known to hold everything.
+#[test]
+fn the_last_member_stays() {
+    let mut map = cluster(2, 2);
+    step(&mut map, &Command::OsdDown(daemon(1, 1))).unwrap();
+    step(&mut map, &Command::OsdDown(daemon(2, 1))).unwrap();
+    assert_eq!((pg(&map).members.clone(), pg(&map).config), (vec![OsdId(2)], 2));
+    step(&mut map, &register_osd(1, 2)).unwrap();
+    assert_eq!(pg(&map).members, vec![OsdId(2)], "the PG waits for osd.2");
+    assert_eq!(map.primary(PG), None);
+    step(&mut map, &register_osd(2, 2)).unwrap();
+    assert_eq!((pg(&map).members.clone(), pg(&map).config), (vec![OsdId(2)], 3));
+    assert_eq!(pg(&map).joining, vec![OsdId(1)]);
+}
+
+/// A confirmation of what the joiner's former process held must not count.
+#[test]
+fn a_joiner_that_restarts_invalidates_confirmations_under_way() {
+    let mut map = cluster(2, 2);
+    step(&mut map, &Command::OsdDown(daemon(1, 1))).unwrap();
+    step(&mut map, &register_osd(1, 2)).unwrap();
+    let config = pg(&map).config;
+    step(&mut map, &register_osd(1, 3)).unwrap();
+    assert!(matches!(step(&mut map, &confirm(PG, config, OsdId(1))), Err(CommandError::Stale { .. })));
+    let config = pg(&map).config;
+    step(&mut map, &Command::OsdDown(daemon(1, 3))).unwrap();
+    step(&mut map, &Command::OsdUp(daemon(1, 3))).unwrap();
+    assert!(matches!(step(&mut map, &confirm(PG, config, OsdId(1))), Err(CommandError::Stale { .. })));
+}
+
+#[test]
+fn an_osd_that_stays_away_is_replaced_and_balanced_in_again_when_it_returns() {
+    let mut map = cluster(4, 3);
+    step(&mut map, &Command::OsdDown(daemon(1, 1))).unwrap();
+    assert!(map.pgs.values().all(|pg| pg.joining.is_empty()), "its places are kept at first");
+    step(&mut map, &Command::OsdOut(daemon(1, 1))).unwrap();
+    assert!(map.pgs.values().all(|pg| pg.absent.is_empty() && pg.members.len() + pg.joining.len() == 3));
+    confirm_all(&mut map);
+    step(&mut map, &register_osd(1, 2)).unwrap();
+    assert!(map.pgs.values().any(|pg| pg.joining == [OsdId(1)] && pg.leaving.len() == 1));
+    confirm_all(&mut map);
+    assert!(map.pgs.values().all(|pg| pg.members.len() == 3 && pg.leaving.is_empty()));
+    assert!(!map.pgs_of_osd(OsdId(1)).is_empty());
+}
+
+fn confirm_all(map: &mut ClusterMap) {
+    let ids: Vec<PgId> = map.pgs.keys().copied().collect();
+    for id in ids {
+        while let Some(joiner) = map.pgs[&id].joining.first().copied() {
+            let config = map.pgs[&id].config;
+            step(map, &confirm(id, config, joiner)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_restarted_rank_fences_its_subtrees() {
+    let mut map = cluster(1, 1);
+    let first = step(&mut map, &register_rank(0, 1)).unwrap();
+    assert_eq!(first.value, CommandValue::Rank(1));
+    let root = map.subtrees[&ROOT_SUBTREE].clone();
+    assert_eq!((root.root, root.owner, root.epoch), (Ino::ROOT, Rank(0), Epoch(1)));
+    assert_eq!(step(&mut map, &register_rank(0, 1)).unwrap(), first, "idempotent");
+    let second = step(&mut map, &register_rank(0, 2)).unwrap();
+    assert_eq!(second.value, CommandValue::Rank(2));
+    assert_eq!(map.subtrees[&ROOT_SUBTREE].epoch, Epoch(2), "I3");
+    assert!(matches!(step(&mut map, &Command::RankDown(daemon(0, 1))), Err(CommandError::Stale { .. })));
+    step(&mut map, &Command::RankDown(daemon(0, 2))).unwrap();
+    assert_eq!(map.owner(ROOT_SUBTREE), None);
+    step(&mut map, &Command::RankUp(daemon(0, 2))).unwrap();
+    assert_eq!(map.owner(ROOT_SUBTREE), Some((Rank(0), "mds:7100")));
+}
+
+#[test]
+fn client_ids_are_unique_and_never_reused() {
+    let mut map = cluster(1, 1);
+    let register =
+        |nonce: u8| Command::RegisterClient(RegisterClient { nonce: vec![nonce], description: "test".into() });
+    let first = step(&mut map, &register(1)).unwrap();
+    assert_eq!(first.value, CommandValue::Client(ClientId(1)));
+    assert_eq!(step(&mut map, &register(1)).unwrap(), first, "idempotent");
+    step(&mut map, &Command::EndSession(EndSession { client_id: 1 })).unwrap();
+    assert!(!map.session_is_live(ClientId(1)));
+    step(&mut map, &Command::EndSession(EndSession { client_id: 1 })).unwrap();
+    assert_eq!(step(&mut map, &register(1)).unwrap().value, CommandValue::Client(ClientId(2)));
+    let unknown = step(&mut map, &Command::EndSession(EndSession { client_id: 77 }));
+    assert!(matches!(unknown, Err(CommandError::Unknown(_))));
+}
+
+/// R20.
+#[test]
+fn ino_ranges_are_disjoint_and_belong_to_one_process() {
+    let mut map = cluster(1, 1);
+    step(&mut map, &register_rank(0, 1)).unwrap();
+    let ask = |shard, incarnation, nonce: u8, count| {
+        Command::AllocateInos(AllocateInos { shard, rank: 0, incarnation, count, nonce: vec![nonce] })
+    };
+    let first = step(&mut map, &ask(0, 1, 1, 100)).unwrap();
+    assert_eq!(first.value, CommandValue::Inos(Ino(16), 100));
+    assert_eq!(step(&mut map, &ask(0, 1, 1, 100)).unwrap().value, first.value, "idempotent");
+    assert_eq!(step(&mut map, &ask(0, 1, 2, 100)).unwrap().value, CommandValue::Inos(Ino(116), 100));
+    let other = CommandValue::Inos(Ino((5 << 48) + 16), 1);
+    assert_eq!(step(&mut map, &ask(5, 1, 3, 1)).unwrap().value, other);
+    step(&mut map, &register_rank(0, 2)).unwrap();
+    assert!(matches!(step(&mut map, &ask(0, 1, 4, 1)), Err(CommandError::Stale { .. })));
+    assert!(matches!(step(&mut map, &ask(1 << 15, 2, 4, 1)), Err(CommandError::Invalid(_))));
+    map.ino_cursors.insert(pando_proto::ShardId(7), (1 << 48) - 2);
+    assert!(matches!(step(&mut map, &ask(7, 2, 5, 9)).unwrap().value, CommandValue::Inos(_, 2)));
+    assert_eq!(step(&mut map, &ask(7, 2, 6, 9)), Err(CommandError::NoInosLeft(7)));
+}
+
+#[test]
+fn settings_have_names_and_ranges() {
+    let mut map = cluster(1, 1);
+    let set = |name: &str, value: &str| Command::SetSetting(SetSetting { name: name.into(), value: value.into() });
+    step(&mut map, &set("inline_limit", "0")).unwrap();
+    assert_eq!(map.inline_limit(), 0);
+    let error = step(&mut map, &set("inline_limit", "9999999")).unwrap_err();
+    assert!(error.to_string().contains("from 0 to 262144"), "{error}");
+    let error = step(&mut map, &set("nonsense", "1")).unwrap_err();
+    assert!(error.to_string().contains("object_size"), "{error}");
+}
+
+#[test]
+fn nonsense_from_outside_is_refused() {
+    let mut map = cluster(1, 1);
+    let osd = |change: &dyn Fn(&mut RegisterOsd)| {
+        let Command::RegisterOsd(mut command) = register_osd(9, 1) else { unreachable!() };
+        change(&mut command);
+        Command::RegisterOsd(command)
+    };
+    for command in [
+        osd(&|osd| osd.uuid = vec![1; 15]),
+        osd(&|osd| osd.boot_id = vec![]),
+        osd(&|osd| osd.boot_id = vec![1; 65]),
+        osd(&|osd| osd.address = "nowhere".into()),
+        osd(&|osd| osd.address = "host:0".into()),
+        osd(&|osd| osd.address = ":7000".into()),
+        osd(&|osd| osd.address = "a/b:7000".into()),
+        osd(&|osd| osd.host = "x".repeat(300)),
+        osd(&|osd| osd.weight = u32::MAX),
+        register_rank(5000, 1),
+        Command::RegisterClient(RegisterClient { nonce: vec![], description: String::new() }),
+        Command::RegisterClient(RegisterClient { nonce: vec![1], description: "x".repeat(2000) }),
+    ] {
+        assert!(matches!(step(&mut map, &command), Err(CommandError::Invalid(_))), "{command:?}");
+    }
+}
+
+fn any_command() -> impl Strategy<Value = Command> {
+    let osd = 1..6u32;
+    prop_oneof![
+        4 => (1..6u8, 1..4u8).prop_map(|(number, boot)| register_osd(number, boot)),
+        4 => (osd.clone(), 1..4u64).prop_map(|(id, incarnation)| Command::OsdDown(daemon(id, incarnation))),
+        2 => (osd.clone(), 1..4u64).prop_map(|(id, incarnation)| Command::OsdUp(daemon(id, incarnation))),
+        2 => (osd.clone(), 1..4u64).prop_map(|(id, incarnation)| Command::OsdOut(daemon(id, incarnation))),
+        6 => (1..3u32, 0..4u32, 1..8u64, osd).prop_map(|(pool, index, config, osd_id)| {
+            Command::ConfirmMember(ConfirmMember { pool, index, config, osd_id })
+        }),
+        1 => (0..3u32, 1..4u8).prop_map(|(rank, boot)| register_rank(rank, boot)),
+        1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankDown(daemon(id, incarnation))),
+        1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankUp(daemon(id, incarnation))),
+        1 => (0..9u8).prop_map(|nonce| {
+            Command::RegisterClient(RegisterClient { nonce: vec![nonce; 1], description: "p".into() })
+        }),
+        1 => (0..9u64).prop_map(|client_id| Command::EndSession(EndSession { client_id })),
+        1 => (0..3u32, 0..3u32, 1..3u64, 0..9u8, 0..1000u64).prop_map(|(shard, rank, incarnation, nonce, count)| {
+            Command::AllocateInos(AllocateInos { shard, rank, incarnation, count, nonce: vec![nonce] })
+        }),
+        1 => (100..70_000u64).prop_map(|value| {
+            Command::SetSetting(SetSetting { name: "lease_millis".into(), value: value.to_string() })
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_commands_keep_the_invariants(
+        commands in prop::collection::vec(any_command(), 0..120),
+        expected in 1..5u32,
+        size in 1..4u32,
+    ) {
+        let mut map = ClusterMap::default();
+        step(&mut map, &create(expected.max(size), size)).unwrap();
+        for command in commands {
+            // Confirmations of the true configuration get somewhere.
+            let command = match command {
+                Command::ConfirmMember(mut confirm) if confirm.config > 3 => {
+                    let id = PgId { pool: pando_proto::PoolId(confirm.pool), index: confirm.index };
+                    let pg = &map.pgs[&id];
+                    confirm.config = pg.config;
+                    confirm.osd_id = pg.joining.first().map_or(confirm.osd_id, |osd| osd.0);
+                    Command::ConfirmMember(confirm)
+                }
+                other => other,
+            };
+            let reread = Command::from_bytes(&command.to_bytes()).unwrap();
+            let mut twin = map.clone();
+            let result = step(&mut map, &command);
+            prop_assert_eq!(twin.apply(&reread), result, "deterministic");
+            prop_assert_eq!(&twin, &map);
+        }
+        prop_assert_eq!(ClusterMap::from_proto(&map.to_proto()), Ok(map));
+    }
+}
