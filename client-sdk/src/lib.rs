@@ -1,1 +1,48 @@
-//! Client library of the Pando file system
+//! Client library of the Pando file system, in the manner of [`tokio::fs`].
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), pando_client::Error> {
+//! let client = pando_client::Client::connect("127.0.0.1:7100").await?;
+//! client.create_dir_all("/photos/2026").await?;
+//! client.write("/photos/2026/note.txt", "forty-seven thousand trunks, one root").await?;
+//! let note = client.read("/photos/2026/note.txt").await?;
+//! assert_eq!(&note[..6], b"forty-");
+//! client.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every call is durable when it returns, takes effect exactly once although
+//! it may be sent several times, and fails with an [`Error`] that carries a
+//! POSIX errno, the path and what to do. Paths start at the root of the file
+//! system; they are bytes, not necessarily UTF-8.
+//!
+//! The calls may be made from any tokio runtime, current-thread or
+//! multi-thread. A [`Client`] is cheap to clone; clones share one session.
+//!
+//! Where things are: [`Client`] has the calls on paths (`ops/`, one file per
+//! kind), [`File`] those on open files (`file/`); `session/` gets a request to
+//! its rank and its answer back.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod client;
+mod error;
+mod file;
+mod ops;
+mod path;
+mod session;
+mod stripe;
+mod types;
+
+pub use builder::ClientBuilder;
+pub use client::Client;
+pub use error::{Error, Result};
+pub use file::{File, OpenOptions};
+pub use ops::{ReadDir, ReadDirOptions};
+pub use pando_proto::{Errno, Reason};
+pub use types::{DirEntry, FileKind, FsStats, Metadata, SetTime, XattrMode};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! The client itself; its calls are in `ops/`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pando_cluster_map::ClusterMap;
+use pando_mon_client::MonClient;
+use pando_proto::ClientId;
+use pando_proto::mds::{Caller, Operation, operation::Op, operation_result::Result as Answer};
+
+use crate::builder::{ClientBuilder, Mons};
+use crate::session::{Answered, Core};
+use crate::{Error, Result};
+
+/// A session with a Pando cluster. Clones share it.
+///
+/// When the last clone and the last open [`File`](crate::File) are dropped the
+/// session ends in the background; [`close`](Self::close) waits for it.
+#[derive(Clone)]
+pub struct Client {
+    session: Arc<Session>,
+    caller: Arc<Caller>,
+    deadline: Duration,
+}
+
+/// Ends the background tasks with the last clone.
+struct Session {
+    core: Arc<Core>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.core.shutdown.is_stopping() {
+            return;
+        }
+        self.core.shutdown.stop();
+        let (Some(mon), Ok(runtime)) = (self.core.mon.clone(), tokio::runtime::Handle::try_current()) else { return };
+        let client = self.core.client;
+        runtime.spawn(async move { mon.end_session(client, false).await });
+    }
+}
+
+impl Client {
+    /// Connects to the cluster of these mons: `"host:port"`, several separated by commas, or a list.
+    ///
+    /// Errors: no mon answers.
+    pub async fn connect(mons: impl Mons) -> Result<Self> {
+        Self::builder(mons).connect().await
+    }
+
+    /// For more settings than [`connect`](Self::connect) takes.
+    pub fn builder(mons: impl Mons) -> ClientBuilder {
+        ClientBuilder::new(mons.into_addresses())
+    }
+
+    pub(crate) fn new(core: Core, caller: Caller, deadline: Duration) -> Self {
+        Self { session: Arc::new(Session { core: Arc::new(core) }), caller: Arc::new(caller), deadline }
+    }
+
+    /// The same session on behalf of another user.
+    pub fn as_user(&self, uid: u32, gid: u32, groups: impl IntoIterator<Item = u32>) -> Self {
+        let caller = Caller { uid, gid, groups: groups.into_iter().collect() };
+        Self { caller: Arc::new(caller), ..self.clone() }
+    }
+
+    /// The same session with another deadline for each call.
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { deadline, ..self.clone() }
+    }
+
+    /// This session's id.
+    pub fn id(&self) -> ClientId {
+        self.session.core.client
+    }
+
+    /// The cluster map as last heard of.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.session.core.map.current()
+    }
+
+    /// The mons, for administration. `None` only in tests without a mon.
+    pub fn mon(&self) -> Option<&MonClient> {
+        self.session.core.mon.as_ref()
+    }
+
+    /// Ends the session at the cluster. Other clones, and open files, fail with ESTALE from then on.
+    ///
+    /// Errors: the mons cannot be reached; the session then ends by its timeout.
+    pub async fn close(self) -> Result<()> {
+        self.session.core.shutdown.stop();
+        if let Some(mon) = &self.session.core.mon {
+            mon.end_session(self.session.core.client, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the rank of the root send `payload` back over the session's stream,
+    /// without any work: what the transport alone costs.
+    pub async fn echo(&self, payload: Bytes) -> Result<Bytes> {
+        self.session.core.echo(payload, self.deadline).await
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.session.core
+    }
+
+    pub(crate) fn caller(&self) -> Option<Caller> {
+        Some(Caller::clone(&self.caller))
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Runs an operation; errors name `path`.
+    pub(crate) async fn run(&self, op: Op, path: &[u8]) -> Result<Answer> {
+        Ok(self.run_answered(op, path).await?.result)
+    }
+
+    pub(crate) async fn run_answered(&self, op: Op, path: &[u8]) -> Result<Answered> {
+        let operation = Operation { op: Some(op) };
+        self.session.core.run(operation, self.deadline).await.map_err(|error| error.at(path))
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// Runs an operation and unpacks the answer of the same name.
+macro_rules! call {
+    ($client:expr, $path:expr, $name:ident, $request:expr) => {{
+        let path: &[u8] = $path;
+        match $client.run(pando_proto::mds::operation::Op::$name($request), path).await {
+            Ok(pando_proto::mds::operation_result::Result::$name(answer)) => Ok(answer),
+            Ok(_) => Err($crate::client::wrong_answer(path)),
+            Err(error) => Err(error),
+        }
+    }};
+}
+pub(crate) use call;
+
+pub(crate) fn wrong_answer(path: &[u8]) -> Error {
+    Error::protocol("the result of another operation").at(path)
+}

@@ -1,0 +1,149 @@
+//! Attributes: look and change.
+
+use std::path::Path;
+
+use pando_proto::Errno;
+use pando_proto::mds::{AccessRequest, SetAttrRequest, StatRequest, StatfsRequest};
+
+use crate::client::call;
+use crate::path::{self, Checked};
+use crate::{Client, FsStats, Metadata, Result, SetTime};
+
+/// Which attributes to change.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: SetTime,
+    pub mtime: SetTime,
+}
+
+impl Changes {
+    pub fn times(accessed: SetTime, modified: SetTime) -> Self {
+        Self { atime: accessed, mtime: modified, ..Self::default() }
+    }
+
+    pub fn into_request(self) -> SetAttrRequest {
+        let (atime, atime_now) = self.atime.to_wire();
+        let (mtime, mtime_now) = self.mtime.to_wire();
+        SetAttrRequest {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            atime,
+            mtime,
+            atime_now,
+            mtime_now,
+            ..SetAttrRequest::default()
+        }
+    }
+}
+
+impl Client {
+    /// Attributes of what `path` leads to, symlinks followed.
+    ///
+    /// Errors: ENOENT, ENOTDIR, EACCES, ELOOP.
+    pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.stat(&path::check(path.as_ref())?, true).await
+    }
+
+    /// Attributes of `path` itself, be it a symlink.
+    ///
+    /// Errors: as [`metadata`](Self::metadata).
+    pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.stat(&path::check(path.as_ref())?, false).await
+    }
+
+    pub(crate) async fn stat(&self, path: &Checked, follow: bool) -> Result<Metadata> {
+        let request = StatRequest { caller: self.caller(), target: Some(path.lookup()), follow };
+        let answer = call!(self, path.given(), Stat, request)?;
+        Metadata::from_proto(answer.attr)
+    }
+
+    /// Whether `path` leads to something.
+    ///
+    /// Errors: those of [`metadata`](Self::metadata) except that nothing is there.
+    pub async fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.metadata(path).await {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the user may read (4), write (2) and execute or search (1); the sum of these. 0 asks only whether it is there.
+    ///
+    /// Errors: EACCES if not.
+    pub async fn access(&self, path: impl AsRef<Path>, mask: u32) -> Result<()> {
+        let path = path::check(path.as_ref())?;
+        let request = AccessRequest { caller: self.caller(), target: Some(path.lookup()), mask };
+        call!(self, path.given(), Access, request).map(|_| ())
+    }
+
+    /// Sets the permission bits (07777).
+    ///
+    /// Errors: EPERM for others than the owner.
+    pub async fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        self.set_attr(path.as_ref(), true, Changes { mode: Some(mode), ..Changes::default() }).await.map(|_| ())
+    }
+
+    /// Sets the times of access and modification.
+    ///
+    /// Errors: EPERM, EACCES.
+    pub async fn set_times(&self, path: impl AsRef<Path>, accessed: SetTime, modified: SetTime) -> Result<()> {
+        self.set_attr(path.as_ref(), true, Changes::times(accessed, modified)).await.map(|_| ())
+    }
+
+    /// Sets the times of `path` itself, be it a symlink.
+    ///
+    /// Errors: EPERM, EACCES.
+    pub async fn set_symlink_times(&self, path: impl AsRef<Path>, accessed: SetTime, modified: SetTime) -> Result<()> {
+        self.set_attr(path.as_ref(), false, Changes::times(accessed, modified)).await.map(|_| ())
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    ///
+    /// Errors: EPERM.
+    pub async fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.set_attr(path.as_ref(), true, Changes { uid, gid, ..Changes::default() }).await.map(|_| ())
+    }
+
+    /// Sets owner and group of `path` itself, be it a symlink.
+    ///
+    /// Errors: EPERM.
+    pub async fn lchown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.set_attr(path.as_ref(), false, Changes { uid, gid, ..Changes::default() }).await.map(|_| ())
+    }
+
+    /// Cuts a file to `size`, or extends it with zeros.
+    ///
+    /// Errors: EISDIR, EACCES, EFBIG.
+    pub async fn truncate(&self, path: impl AsRef<Path>, size: u64) -> Result<()> {
+        self.set_attr(path.as_ref(), true, Changes { size: Some(size), ..Changes::default() }).await.map(|_| ())
+    }
+
+    async fn set_attr(&self, path: &Path, follow: bool, changes: Changes) -> Result<Metadata> {
+        let path = path::check(path)?;
+        let request =
+            SetAttrRequest { caller: self.caller(), target: Some(path.lookup()), follow, ..changes.into_request() };
+        let answer = call!(self, path.given(), SetAttr, request)?;
+        Metadata::from_proto(answer.attr)
+    }
+
+    /// Space of the file system.
+    ///
+    /// Errors: the cluster cannot be reached.
+    pub async fn statfs(&self) -> Result<FsStats> {
+        let answer = call!(self, b"", Statfs, StatfsRequest {})?;
+        Ok(FsStats {
+            total_bytes: answer.total_bytes,
+            used_bytes: answer.used_bytes,
+            free_bytes: answer.free_bytes,
+            max_name_bytes: answer.max_name_bytes,
+            inline_limit: answer.inline_limit,
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! The calls on paths, by kind.
+
+mod batch;
+mod directory;
+mod metadata;
+mod names;
+mod tree;
+mod whole;
+mod xattr;
+
+pub use directory::{ReadDir, ReadDirOptions};
+pub(crate) use metadata::Changes;

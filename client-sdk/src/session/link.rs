@@ -1,0 +1,245 @@
+//! One stream to one rank, opened again whenever it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_proto::mds::session_service_client::SessionServiceClient;
+use pando_proto::mds::{
+    Hello, Operation, OperationResult, ReclaimRequest, Request, ServerFrame, Welcome, operation::Op,
+    operation_result::Result as Answer, server_frame,
+};
+use pando_proto::{Error, MAX_MESSAGE_BYTES, Rank, Reason};
+use pando_rpc::pipe::{self, Pipe, PipeReplies};
+use tokio::sync::watch;
+use tonic::Streaming;
+
+use super::Core;
+use super::outgoing::{Message, Outgoing};
+
+/// From the first byte to the Welcome.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// For the rank to take the handles back.
+const RECLAIM_LIMIT: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Requests in one frame.
+const FRAME_REQUESTS: usize = 256;
+/// Messages that may wait to be sent; above the largest window of requests.
+const QUEUE: usize = 1 << 17;
+/// Handles in one Reclaim.
+const RECLAIM_CHUNK: usize = 4096;
+
+/// What a rank sends back.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Result(OperationResult),
+    Echo(bytes::Bytes),
+}
+
+/// A stream that is open and welcomed.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub pipe: Pipe<Message, Reply>,
+    /// Of the rank's process.
+    pub incarnation: u64,
+}
+
+/// A rank's stream, or the wait for it.
+pub(crate) struct Link {
+    live: watch::Sender<Option<Live>>,
+    last_error: watch::Sender<Option<Error>>,
+}
+
+impl Link {
+    /// Starts connecting; ends with `core.shutdown`.
+    pub fn start(core: Arc<Core>, rank: Rank) -> Arc<Self> {
+        let link = Arc::new(Self { live: watch::Sender::new(None), last_error: watch::Sender::new(None) });
+        let keeper = Keeper { core, rank, link: Arc::clone(&link), known: None };
+        tokio::spawn(async move {
+            let shutdown = keeper.core.shutdown.clone();
+            tokio::select! {
+                () = keeper.run() => {}
+                () = shutdown.stopped() => {}
+            }
+        });
+        link
+    }
+
+    /// The open stream; waits for one.
+    pub async fn live(&self) -> Result<Live, Error> {
+        if let Some(live) = self.current() {
+            return Ok(live);
+        }
+        let mut receiver = self.live.subscribe();
+        let found = receiver.wait_for(|live| live.as_ref().is_some_and(|live| !live.pipe.is_closed())).await;
+        let live = found.ok().and_then(|live| live.clone());
+        live.ok_or_else(|| Error::new(Reason::Unavailable, "the client is closed"))
+    }
+
+    fn current(&self) -> Option<Live> {
+        self.live.borrow().as_ref().filter(|live| !live.pipe.is_closed()).cloned()
+    }
+
+    /// Why there is no stream, if there is none.
+    pub fn last_error(&self) -> Option<Error> {
+        self.last_error.borrow().clone()
+    }
+}
+
+struct Keeper {
+    core: Arc<Core>,
+    rank: Rank,
+    link: Arc<Link>,
+    /// Incarnation that knows our handles.
+    known: Option<u64>,
+}
+
+struct Opened {
+    frames: Streaming<ServerFrame>,
+    welcome: Welcome,
+    pipe: Pipe<Message, Reply>,
+    replies: PipeReplies<Message, Reply>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.open().await {
+                Ok(opened) => {
+                    pause = FIRST_PAUSE;
+                    self.serve(opened).await
+                }
+                Err(error) => error,
+            };
+            self.link.live.send_replace(None);
+            tracing::debug!(rank = %self.rank, %error, "the stream to the rank is down");
+            self.link.last_error.send_replace(Some(error));
+            // Clients spread a little, so that they do not all come back at the same moment.
+            let spread = Duration::from_micros(self.core.client.0 % 64 * 100);
+            self.core.map_changed_within(pause + spread).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn open(&self) -> Result<Opened, Error> {
+        let map = self.core.map.current();
+        let unavailable = |what: String| Error::new(Reason::Unavailable, what);
+        let rank = map.ranks.get(&self.rank).filter(|rank| rank.up);
+        let rank = rank.ok_or_else(|| unavailable(format!("{} is not up", self.rank)))?;
+        let address = rank.address.clone();
+        let opening = tokio::time::timeout(CONNECT_LIMIT, self.open_at(&address, map.cluster_id));
+        opening.await.unwrap_or_else(|_| Err(unavailable(format!("{} at {address} does not answer", self.rank))))
+    }
+
+    async fn open_at(&self, address: &str, cluster_id: [u8; 16]) -> Result<Opened, Error> {
+        let channel = pando_rpc::channel(&self.core.net, address)?;
+        let mut service = SessionServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let hello = Hello {
+            cluster_id: cluster_id.to_vec().into(),
+            client_id: self.core.client.0,
+            map_epoch: self.core.map.current().epoch.0,
+        };
+        let (pipe, messages, replies) = pipe::pipe(QUEUE, FRAME_REQUESTS);
+        let outgoing = Outgoing::new(hello, messages, Arc::clone(&self.core.window), self.core.map.clone());
+        let mut frames = service.stream(outgoing).await?.into_inner();
+        let first = frames.message().await?.and_then(|frame| frame.frame);
+        match first {
+            Some(server_frame::Frame::Welcome(welcome)) if welcome.rank == self.rank.0 => {
+                self.core.window.limit(welcome.window);
+                Ok(Opened { frames, welcome, pipe, replies })
+            }
+            Some(server_frame::Frame::Welcome(welcome)) => {
+                let message = format!("{address} is mds.{}, not {}", welcome.rank, self.rank);
+                Err(Error::new(Reason::NotOwner, message))
+            }
+            _ => Err(Error::new(Reason::Internal, format!("{address} did not start with a Welcome"))),
+        }
+    }
+
+    /// Hands in replies until the stream breaks; says why it did.
+    async fn serve(&mut self, opened: Opened) -> Error {
+        let Opened { mut frames, welcome, pipe, replies } = opened;
+        let live = Live { pipe, incarnation: welcome.incarnation };
+        let reading = async {
+            loop {
+                match frames.message().await {
+                    Ok(Some(frame)) => {
+                        if let Err(error) = hand_in(frame, &replies) {
+                            return error;
+                        }
+                    }
+                    Ok(None) => return Error::new(Reason::Unavailable, "the rank ended the stream"),
+                    Err(status) => return Error::from_tonic(&status),
+                }
+            }
+        };
+        tokio::pin!(reading);
+        // R19: before anything else the new process of a rank hears of our handles.
+        if self.known != Some(welcome.incarnation) {
+            tokio::select! {
+                broken = &mut reading => return broken,
+                reclaimed = self.reclaim(&live) => if let Err(error) = reclaimed { return error },
+            }
+            self.known = Some(welcome.incarnation);
+        }
+        self.link.last_error.send_replace(None);
+        self.link.live.send_replace(Some(live));
+        reading.await
+    }
+
+    async fn reclaim(&self, live: &Live) -> Result<(), Error> {
+        // First the incarnation, then the list: an open that is answered now sees one of both (see `Core::keep_handle`).
+        self.core.set_incarnation(self.rank, live.incarnation);
+        for handles in self.core.open_handles(self.rank).chunks(RECLAIM_CHUNK) {
+            let request = ReclaimRequest { handles: handles.to_vec() };
+            let answer = tokio::time::timeout(RECLAIM_LIMIT, self.core.reclaim(live, request)).await;
+            let timeout = |_| Error::new(Reason::Timeout, "the rank did not take our handles back in time");
+            for lost in answer.map_err(timeout)?? {
+                tracing::warn!(handle = lost, "an open file is gone: its inode was lost with the rank");
+                self.core.forget_handle(lost);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Sends one Reclaim on a stream that callers do not use yet; the handles that are lost.
+    pub(crate) async fn reclaim(&self, live: &Live, request: ReclaimRequest) -> Result<Vec<u64>, Error> {
+        let id = self.window.take().await;
+        let operation = Some(Operation { op: Some(Op::Reclaim(request)) });
+        let (subtree, epoch) = self.root_subtree();
+        let request = Request { id, subtree, subtree_epoch: epoch, retry: false, operation };
+        let reply = live.pipe.call(id, Message::Request(request)).await;
+        self.window.done(id);
+        match reply? {
+            Reply::Result(OperationResult { result: Some(Answer::Reclaim(answer)) }) => Ok(answer.lost),
+            Reply::Result(OperationResult { result: Some(Answer::Error(status)) }) => {
+                Err(Error::from_rpc_status(status))
+            }
+            _ => Err(Error::new(Reason::Internal, "the rank's answer to Reclaim makes no sense")),
+        }
+    }
+}
+
+fn hand_in(frame: ServerFrame, replies: &PipeReplies<Message, Reply>) -> Result<(), Error> {
+    match frame.frame {
+        // Late replies, to calls that gave up, find nobody: that is fine.
+        Some(server_frame::Frame::Replies(frame)) => {
+            for reply in frame.replies {
+                replies.complete(reply.id, Ok(Reply::Result(reply.result.unwrap_or_default())));
+            }
+        }
+        Some(server_frame::Frame::Echo(echo)) => {
+            for item in echo.items {
+                replies.complete(item.id, Ok(Reply::Echo(item.payload)));
+            }
+        }
+        Some(server_frame::Frame::KeepAlive(_)) | None => {}
+        Some(server_frame::Frame::Welcome(_)) => {
+            return Err(Error::new(Reason::Internal, "the rank sent a second Welcome"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! A rank that follows a script: what a correct one does, and what a hostile one might.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt as _};
+use pando_cluster_map::{ClusterMap, RankInfo, Subtree};
+use pando_mon_client::MapWatch;
+use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::session_service_server::{SessionService, SessionServiceServer};
+use pando_proto::mds::{
+    Caller, ClientFrame, OperationResult, Replies, Reply, Request, ServerFrame, Welcome, client_frame,
+    operation_result::Result as Answer, server_frame,
+};
+use pando_proto::{ClientId, Epoch, Ino, Rank};
+use pando_rpc::{Net, Shutdown, SystemClock, TcpNet};
+use tokio::sync::{mpsc, watch};
+use tonic::{Response, Status, Streaming};
+
+use crate::Client;
+use crate::session::Core;
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Streams count from 1.
+    pub stream: usize,
+    pub frame: usize,
+    pub lowest: u64,
+    pub request: Request,
+}
+
+/// What the script does about it.
+pub enum Act {
+    Answer(Answer),
+    /// An answer under another number.
+    AnswerTo(u64, Answer),
+    Frame(server_frame::Frame),
+    Break,
+}
+
+type Script = Box<dyn FnMut(&Seen) -> Vec<Act> + Send>;
+
+struct Inner {
+    script: Mutex<Script>,
+    seen: watch::Sender<Vec<Seen>>,
+    streams: AtomicUsize,
+    frames: AtomicUsize,
+    incarnation: AtomicU64,
+    rank: u32,
+    window: u32,
+}
+
+pub struct Fake {
+    pub address: SocketAddr,
+    inner: Arc<Inner>,
+    shutdown: Shutdown,
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.shutdown.stop();
+    }
+}
+
+impl Fake {
+    pub async fn start(script: impl FnMut(&Seen) -> Vec<Act> + Send + 'static) -> Self {
+        Self::start_rank(0, 64, script).await
+    }
+
+    pub async fn start_rank(rank: u32, window: u32, script: impl FnMut(&Seen) -> Vec<Act> + Send + 'static) -> Self {
+        let net: Arc<dyn Net> = Arc::new(TcpNet);
+        let listener = pando_rpc::bind(&net, "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local;
+        let inner = Arc::new(Inner {
+            script: Mutex::new(Box::new(script)),
+            seen: watch::Sender::new(Vec::new()),
+            streams: AtomicUsize::new(0),
+            frames: AtomicUsize::new(0),
+            incarnation: AtomicU64::new(1),
+            rank,
+            window,
+        });
+        let shutdown = Shutdown::default();
+        let service = SessionServiceServer::new(Service(Arc::clone(&inner)));
+        let routes = tonic::service::Routes::new(service);
+        tokio::spawn(pando_rpc::serve(listener, routes, shutdown.clone()));
+        Self { address, inner, shutdown }
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.inner.seen.borrow().clone()
+    }
+
+    /// Waits until the requests seen so far satisfy `enough`.
+    pub async fn wait_seen(&self, enough: impl FnMut(&Vec<Seen>) -> bool) -> Vec<Seen> {
+        let mut seen = self.inner.seen.subscribe();
+        let waiting = seen.wait_for(enough);
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("within 10 s").unwrap().clone()
+    }
+
+    pub fn set_incarnation(&self, incarnation: u64) {
+        self.inner.incarnation.store(incarnation, Ordering::SeqCst);
+    }
+
+    /// A map with this rank alone, and a client that follows it.
+    pub fn client(&self) -> (Client, watch::Sender<Arc<ClusterMap>>) {
+        let (watch, sender) = MapWatch::fixed(Arc::new(self.map(1)));
+        let net: Arc<dyn Net> = Arc::new(TcpNet);
+        let core = Core::new(ClientId(7), net, Arc::new(SystemClock), watch, None, Shutdown::default());
+        (Client::new(core, Caller::default(), Duration::from_secs(10)), sender)
+    }
+
+    /// The map in which this rank owns the root.
+    pub fn map(&self, epoch: u64) -> ClusterMap {
+        let mut map = ClusterMap { epoch: Epoch(epoch), ..ClusterMap::default() };
+        let rank = Rank(self.inner.rank);
+        map.ranks.insert(rank, RankInfo { address: self.address.to_string(), up: true, ..RankInfo::default() });
+        map.subtrees.insert(
+            ROOT_SUBTREE,
+            Subtree {
+                root: Ino::ROOT,
+                parent: None,
+                owner: rank,
+                epoch: Epoch(epoch),
+                path_hint: b"/".to_vec(),
+                move_id: 0,
+            },
+        );
+        map
+    }
+}
+
+struct Service(Arc<Inner>);
+
+#[tonic::async_trait]
+impl SessionService for Service {
+    type StreamStream = Pin<Box<dyn Stream<Item = Result<ServerFrame, Status>> + Send>>;
+
+    async fn stream(
+        &self,
+        request: tonic::Request<Streaming<ClientFrame>>,
+    ) -> Result<Response<Self::StreamStream>, Status> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let inner = Arc::clone(&self.0);
+        tokio::spawn(async move { inner.run(request.into_inner(), sender).await });
+        let frames = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|frame| (Ok(ServerFrame { frame: Some(frame) }), receiver))
+        });
+        Ok(Response::new(frames.boxed()))
+    }
+}
+
+impl Inner {
+    async fn run(&self, mut frames: Streaming<ClientFrame>, sender: mpsc::UnboundedSender<server_frame::Frame>) {
+        let stream = self.streams.fetch_add(1, Ordering::SeqCst) + 1;
+        while let Ok(Some(frame)) = frames.message().await {
+            match frame.frame {
+                Some(client_frame::Frame::Hello(_)) => {
+                    let welcome = Welcome {
+                        rank: self.rank,
+                        incarnation: self.incarnation.load(Ordering::SeqCst),
+                        map_epoch: 1,
+                        session_timeout_millis: 60_000,
+                        window: self.window,
+                    };
+                    let _ = sender.send(server_frame::Frame::Welcome(welcome));
+                }
+                Some(client_frame::Frame::Requests(requests)) => {
+                    let frame = self.frames.fetch_add(1, Ordering::SeqCst) + 1;
+                    for request in requests.requests {
+                        let seen = Seen { stream, frame, lowest: requests.lowest_unanswered, request };
+                        self.seen.send_modify(|all| all.push(seen.clone()));
+                        if !self.act(&seen, &sender) {
+                            return;
+                        }
+                    }
+                }
+                Some(client_frame::Frame::Echo(echo)) => {
+                    let _ = sender.send(server_frame::Frame::Echo(echo));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn act(&self, seen: &Seen, sender: &mpsc::UnboundedSender<server_frame::Frame>) -> bool {
+        let acts = (self.script.lock().unwrap())(seen);
+        for act in acts {
+            let (id, answer) = match act {
+                Act::Answer(answer) => (seen.request.id, answer),
+                Act::AnswerTo(id, answer) => (id, answer),
+                Act::Frame(frame) => {
+                    let _ = sender.send(frame);
+                    continue;
+                }
+                Act::Break => return false,
+            };
+            let result = Some(OperationResult { result: Some(answer) });
+            let replies = Replies { map_epoch: 1, replies: vec![Reply { id, result }] };
+            let _ = sender.send(server_frame::Frame::Replies(replies));
+        }
+        true
+    }
+}
