@@ -1,0 +1,73 @@
+//! Recent entries of the log, and those that are not decided yet.
+
+use std::collections::VecDeque;
+
+use crate::message::Entry;
+use crate::{Change, Position};
+
+/// Decided entries that are kept for members that return soon.
+const KEEP_ENTRIES: usize = 1024;
+const KEEP_BYTES: usize = 1 << 20;
+
+/// A run of entries, each following the one before.
+#[derive(Default)]
+pub(crate) struct Log {
+    entries: VecDeque<(Entry, usize)>,
+    bytes: usize,
+}
+
+impl Log {
+    pub(crate) fn push(&mut self, entry: Entry) {
+        if self.entries.back().is_some_and(|(last, _)| last.position != entry.previous) {
+            self.clear();
+        }
+        let weight = entry.changes.iter().map(weight).sum::<usize>() + 64;
+        self.bytes += weight;
+        self.entries.push_back((entry, weight));
+    }
+
+    /// Forgets old entries; `decided` is the last that all members hold.
+    pub(crate) fn trim(&mut self, decided: u64) {
+        while self.entries.len() > KEEP_ENTRIES || self.bytes > KEEP_BYTES {
+            match self.entries.front() {
+                Some((entry, weight)) if entry.position.seq <= decided => {
+                    self.bytes -= weight;
+                    self.entries.pop_front();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Entries after `position`, which must be the end or a place in the run.
+    pub(crate) fn after(&self, position: Position) -> Option<Vec<Entry>> {
+        let start = self.entries.iter().position(|(entry, _)| entry.previous == position)?;
+        Some(self.entries.iter().skip(start).map(|(entry, _)| entry.clone()).collect())
+    }
+
+    /// Whether no entry above `seq` was forgotten; `tail` is the last number given.
+    pub(crate) fn reaches_back_to(&self, seq: u64, tail: u64) -> bool {
+        tail <= seq || self.entries.front().is_some_and(|(first, _)| first.position.seq <= seq + 1)
+    }
+
+    /// Entries with a number above `seq`.
+    pub(crate) fn above(&self, seq: u64) -> impl Iterator<Item = &Entry> {
+        let start = self.entries.partition_point(|(entry, _)| entry.position.seq <= seq);
+        self.entries.range(start..).map(|(entry, _)| entry)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
+    }
+}
+
+fn weight(change: &Change) -> usize {
+    32 + match change {
+        Change::Put { key, value } => key.len() + value.len(),
+        Change::Delete { key } => key.len(),
+        Change::DeleteRange { start, end } => start.len() + end.len(),
+        Change::Write { data, .. } => data.len(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,88 @@
+//! What a mutation does to an object's header and bytes (R22).
+
+use pando_proto::{Error, Reason};
+
+use crate::request::{Mutation, MutationKind, Reply};
+use crate::{Change, ObjectHeader};
+
+/// Changes, header after them, and what to answer.
+pub(crate) struct Plan {
+    pub changes: Vec<Change>,
+    pub header: Option<ObjectHeader>,
+    pub reply: Reply,
+}
+
+/// Whether a reader or writer of `generation` may touch the object.
+pub fn check_read_generation(header: Option<ObjectHeader>, generation: u64) -> Result<(), Error> {
+    match header {
+        Some(header) if generation < header.generation => Err(Error::new(
+            Reason::StaleGeneration,
+            format!(
+                "the object is of data generation {}, the request of {generation}: fetch the file's placement anew",
+                header.generation
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The answer to a copy of a mutation that was done before.
+pub(crate) fn repeated(kind: &MutationKind, header: Option<ObjectHeader>) -> Reply {
+    match kind {
+        MutationKind::Write { .. } => Reply::Written { size: header.map_or(0, |header| header.size) },
+        _ => Reply::Trimmed,
+    }
+}
+
+/// What a mutation changes, given the header after all writes before it.
+pub(crate) fn plan(mutation: Mutation, header: Option<ObjectHeader>, next_client_id: u64) -> Result<Plan, Error> {
+    check_read_generation(header, mutation.generation)?;
+    let Mutation { object, generation, .. } = mutation;
+    let alive = header.filter(|header| !header.deleted);
+    Ok(match mutation.kind {
+        MutationKind::Write { offset, data } => {
+            let mut changes = Vec::with_capacity(4);
+            let mut after = alive.unwrap_or_default();
+            if alive.is_none() && header.is_some() {
+                // A tombstone comes to life under the generation of its writer.
+                after.generation = generation;
+                changes.push(Change::SetHeader { object, generation, deleted: false, sessions_before: 0 });
+            }
+            after.size = after.size.max(offset.saturating_add(data.len() as u64));
+            changes.push(Change::Write { object, offset, data });
+            Plan { changes, header: Some(after), reply: Reply::Written { size: after.size } }
+        }
+        MutationKind::Zero { offset, length } => {
+            let changes = match alive {
+                Some(header) if offset < header.size && length > 0 => {
+                    vec![Change::Zero { object, offset, length: length.min(header.size - offset) }]
+                }
+                _ => Vec::new(),
+            };
+            Plan { changes, header, reply: Reply::Trimmed }
+        }
+        MutationKind::Truncate { size } => match alive {
+            Some(header) => {
+                let mut changes = Vec::with_capacity(4);
+                if size < header.size {
+                    changes.push(Change::Truncate { object, size });
+                }
+                changes.push(Change::SetHeader { object, generation, deleted: false, sessions_before: 0 });
+                let header = ObjectHeader { size: header.size.min(size), generation, ..header };
+                Plan { changes, header: Some(header), reply: Reply::Trimmed }
+            }
+            None => tombstone(mutation.object, generation, next_client_id),
+        },
+        MutationKind::Delete => tombstone(object, generation, next_client_id),
+    })
+}
+
+/// Remembers the generation of an object that is gone, as long as a session older than now may send late writes.
+fn tombstone(object: crate::ObjectKey, generation: u64, next_client_id: u64) -> Plan {
+    let header = ObjectHeader { size: 0, generation, deleted: true, sessions_before: next_client_id };
+    let change = Change::SetHeader { object, generation, deleted: true, sessions_before: next_client_id };
+    Plan { changes: vec![change], header: Some(header), reply: Reply::Trimmed }
+}
+
+#[cfg(test)]
+mod tests;

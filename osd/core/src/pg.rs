@@ -1,0 +1,287 @@
+//! One copy of a placement group.
+//!
+//! | file | what goes there |
+//! |---|---|
+//! | `configure` | what a new configuration does |
+//! | `requests` | clients' requests at the primary: order, fences, windows, reads |
+//! | `replicate` | the log at the primary: submitting, acknowledging, deciding |
+//! | `peers` | the primary's view of the others: probing, resending, catching up by log |
+//! | `sync` | bringing another copy to the primary's content, range by range |
+//! | `member` | a copy that follows a primary |
+
+mod configure;
+mod member;
+mod peers;
+mod replicate;
+mod requests;
+mod sync;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_proto::{ClientId, Error, OsdId, PgId, Reason, ShardId, SubtreeId};
+use rustc_hash::FxHashMap;
+
+use crate::cache::Cache;
+use crate::fence::Fence;
+use crate::log::Log;
+use crate::position::{Position, Stored};
+use crate::request::{Action, Configuration, Load, Reads, Reply, Request, Sessions, Token};
+use crate::session::Window;
+use crate::{ObjectHeader, ObjectKey};
+
+use member::Member;
+use peers::Peer;
+
+/// Writes that may wait for members at once; more wait their turn.
+const MAX_IN_FLIGHT: u64 = 4096;
+/// Requests that wait for their turn; more are refused.
+const MAX_HELD: usize = 8192;
+/// Fences kept in memory per PG.
+const FENCES: usize = 16 << 10;
+
+/// What a copy is in the current configuration.
+enum Role {
+    /// Not in it, or no configuration known yet.
+    Outsider,
+    /// Follows a primary.
+    Member(Member),
+    /// Orders writes and answers reads.
+    Primary(Box<Primary>),
+}
+
+/// How far a primary is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Writing down that it serves this configuration; all earlier commits end before that one.
+    Promising,
+    /// Bringing all members to one log (R25).
+    Peering,
+    /// Reading the sessions' windows.
+    Loading,
+    /// Serving.
+    Active,
+    /// A member knows a higher configuration: nothing may be served until the map tells of it.
+    Superseded,
+    /// Its own content is a mixture: another copy must become primary, or an administrator decide.
+    Broken,
+}
+
+struct Primary {
+    stage: Stage,
+    peers: BTreeMap<OsdId, Peer>,
+    /// The member that was asked for entries, and the ticket.
+    pulling: Option<(OsdId, u64)>,
+    /// Members whose log does not reach back far enough.
+    cannot_pull: Vec<OsdId>,
+    /// All up to this number is on every member.
+    decided: u64,
+    /// Marks of undecided writes are gone up to this number.
+    released: u64,
+    /// Reads to be tried again.
+    woken: Vec<Token>,
+    /// Replies and reads that wait for a number to be decided.
+    waiting: BTreeMap<u64, Vec<Waiter>>,
+    /// Requests that wait for their turn, oldest first.
+    held: VecDeque<(Token, Request)>,
+    /// Requests that wait for state.
+    loading: FxHashMap<Load, Vec<(Token, Request)>>,
+    /// Reads not answered yet.
+    reads: FxHashMap<Token, Read>,
+    /// Those of them that are being evaluated.
+    executing: Vec<Token>,
+    /// Reads and copies that keep writes out, having been overtaken too often.
+    barriers: usize,
+    /// Last undecided write of each record and object.
+    records: BTreeMap<Bytes, u64>,
+    objects: FxHashMap<ObjectKey, u64>,
+    fences: Cache<(ShardId, SubtreeId), Fence>,
+    headers: Cache<ObjectKey, Option<ObjectHeader>>,
+    windows: Option<BTreeMap<ClientId, (Window, u64)>>,
+    /// Objects known to be tombstones, and the client id below which all sessions must have ended.
+    tombstones: BTreeMap<ObjectKey, u64>,
+}
+
+enum Waiter {
+    Reply(Token, Reply),
+    Read(Token),
+}
+
+struct Read {
+    reads: Reads,
+    tries: u8,
+    /// Overtaken by a write.
+    dirty: bool,
+    /// Keeps writes out.
+    barrier: bool,
+}
+
+/// What to do when the oldest commit is durable.
+enum Then {
+    /// A write of the primary.
+    Written(Position),
+    /// The promise of a primary.
+    PrimaryPromised,
+    /// A primary took over an entry of a member.
+    Adopted(Position),
+    /// A member's promise, asked for by (from, ticket).
+    Promised(OsdId, u64),
+    /// A member applied an entry.
+    Applied(OsdId, Position),
+    /// A member installed a range.
+    Installed(OsdId, u64),
+    /// A member finished catching up.
+    Finished(OsdId, u64),
+    Nothing,
+}
+
+/// One copy of a placement group: see the crate's documentation.
+pub struct Pg {
+    id: PgId,
+    me: OsdId,
+    headers_capacity: usize,
+    configuration: Configuration,
+    sessions: Arc<Sessions>,
+    /// As after all commits submitted so far.
+    stored: Stored,
+    /// Number of the last write that is durable here.
+    durable: u64,
+    pending: VecDeque<Then>,
+    log: Log,
+    role: Role,
+    full: bool,
+    next_ticket: u64,
+    actions: Vec<Action>,
+}
+
+/// For people and tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Serving clients.
+    pub active: bool,
+    /// Its configuration.
+    pub config: u64,
+    /// Its place in the log.
+    pub position: Position,
+    /// Its content is a mixture.
+    pub incomplete: bool,
+}
+
+impl Pg {
+    /// A copy that holds what `stored` says. Caches up to `headers` object headers.
+    pub fn new(id: PgId, me: OsdId, stored: Stored, headers: usize) -> Self {
+        Self {
+            id,
+            me,
+            headers_capacity: headers,
+            configuration: Configuration::default(),
+            sessions: Arc::default(),
+            stored,
+            durable: stored.position.seq,
+            pending: VecDeque::new(),
+            log: Log::default(),
+            role: Role::Outsider,
+            full: false,
+            next_ticket: 1,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done since the last call, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Refuses what needs space from now on, or does so no longer (I9).
+    pub fn set_full(&mut self, full: bool) {
+        self.full = full;
+    }
+
+    /// For people and tests.
+    pub fn status(&self) -> Status {
+        let active = matches!(&self.role, Role::Primary(primary) if primary.stage == Stage::Active);
+        Status {
+            active,
+            config: self.configuration.number,
+            position: self.stored.position,
+            incomplete: self.stored.incomplete,
+        }
+    }
+
+    /// The oldest `count` commits are durable.
+    pub fn committed(&mut self, count: usize) {
+        let mut applied = None;
+        for _ in 0..count {
+            match self.pending.pop_front() {
+                Some(Then::Written(position) | Then::Adopted(position)) => self.durable = position.seq,
+                Some(Then::Applied(from, position)) => {
+                    self.durable = position.seq;
+                    applied = Some((from, position));
+                }
+                Some(Then::PrimaryPromised) => self.promised(),
+                Some(Then::Promised(from, ticket) | Then::Finished(from, ticket)) => self.tell_position(from, ticket),
+                Some(Then::Installed(from, ticket)) => self.answer(from, crate::Body::Synced { ticket, equal: true }),
+                Some(Then::Nothing) | None => {}
+            }
+        }
+        if let Some((from, position)) = applied {
+            // One acknowledgement speaks for all before it.
+            self.answer(from, crate::Body::Ack { position });
+        }
+        self.member_drained();
+        self.advance();
+    }
+
+    fn commit(&mut self, changes: Vec<crate::Change>, then: Then) {
+        self.pending.push_back(then);
+        self.actions.push(Action::Commit(changes));
+    }
+
+    fn reply(&mut self, token: Token, result: Result<Reply, Error>) {
+        self.actions.push(Action::Reply(token, result));
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    fn primary(&mut self) -> Option<&mut Primary> {
+        match &mut self.role {
+            Role::Primary(primary) => Some(primary),
+            _ => None,
+        }
+    }
+
+    fn not_owner(&self) -> Error {
+        let message = format!("this OSD is not the primary of placement group {}", self.id);
+        Error::new(Reason::NotOwner, message).with_epoch(self.sessions.epoch.0)
+    }
+}
+
+impl Primary {
+    fn new(headers: usize) -> Self {
+        Self {
+            stage: Stage::Promising,
+            peers: BTreeMap::new(),
+            pulling: None,
+            cannot_pull: Vec::new(),
+            decided: 0,
+            released: 0,
+            woken: Vec::new(),
+            waiting: BTreeMap::new(),
+            held: VecDeque::new(),
+            loading: FxHashMap::default(),
+            reads: FxHashMap::default(),
+            executing: Vec::new(),
+            barriers: 0,
+            records: BTreeMap::new(),
+            objects: FxHashMap::default(),
+            fences: Cache::new(FENCES),
+            headers: Cache::new(headers),
+            windows: None,
+            tombstones: BTreeMap::new(),
+        }
+    }
+}

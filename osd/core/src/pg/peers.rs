@@ -1,0 +1,314 @@
+//! The primary's view of the other copies.
+
+use pando_proto::OsdId;
+
+use super::sync::Sync;
+use super::{Pg, Role, Stage};
+use crate::message::Entry;
+use crate::position::Position;
+use crate::request::Action;
+use crate::{Body, Message};
+
+/// What the primary knows of another copy.
+pub(super) struct Peer {
+    /// A member, or one that joins.
+    pub member: bool,
+    pub state: State,
+    /// All up to this number is durable there.
+    pub acked: u64,
+    /// A joiner that has caught up: writes wait for it before the mon counts it (R26).
+    pub counted: bool,
+    /// The mon was asked to make it a member: until the map tells, it must be counted.
+    pub confirming: bool,
+}
+
+pub(super) enum State {
+    /// Asked for its position, by this ticket.
+    Probing(u64),
+    /// Its position, and whether its content is a mixture.
+    Known(Position, bool),
+    /// Brought to the primary's content range by range.
+    Syncing(Box<Sync>),
+    /// Holds a prefix of the log and gets the rest as it comes.
+    Following,
+}
+
+impl Peer {
+    fn new(member: bool, ticket: u64) -> Self {
+        Self { member, state: State::Probing(ticket), acked: 0, counted: false, confirming: false }
+    }
+
+    /// Whether new writes are to be sent there.
+    pub(super) fn follows(&self) -> bool {
+        match &self.state {
+            State::Following => true,
+            State::Syncing(sync) => sync.live,
+            _ => false,
+        }
+    }
+
+    /// Whether writes wait for it.
+    pub(super) fn counts(&self) -> bool {
+        self.member || self.counted
+    }
+}
+
+impl Pg {
+    /// Greets all other copies of the configuration.
+    pub(super) fn meet_peers(&mut self) {
+        let members = self.configuration.members.iter().map(|osd| (*osd, true));
+        let joiners = self.configuration.joining.iter().map(|osd| (*osd, false));
+        let others: Vec<_> = members.chain(joiners).filter(|(osd, _)| *osd != self.me).collect();
+        for (osd, member) in others {
+            let ticket = self.ticket();
+            if let Some(primary) = self.primary() {
+                primary.peers.insert(osd, Peer::new(member, ticket));
+            }
+            self.send(osd, Body::Probe { ticket });
+        }
+    }
+
+    /// The list of joiners changed within a configuration.
+    pub(super) fn update_joiners(&mut self) {
+        let joining = self.configuration.joining.clone();
+        let Some(primary) = self.primary() else { return };
+        primary.peers.retain(|osd, peer| peer.member || joining.contains(osd));
+        primary.recount_barriers();
+        let new: Vec<_> = joining.into_iter().filter(|osd| !primary.peers.contains_key(osd)).collect();
+        for osd in new {
+            let ticket = self.ticket();
+            if let Some(primary) = self.primary() {
+                primary.peers.insert(osd, Peer::new(false, ticket));
+            }
+            self.send(osd, Body::Probe { ticket });
+        }
+        self.advance();
+        self.run_held();
+    }
+
+    /// A stream to another OSD was opened: what was sent before may be lost.
+    pub fn peer_connected(&mut self, osd: OsdId) {
+        self.probe(osd);
+    }
+
+    /// The stream to another OSD broke. A joiner does not hold writes up any longer.
+    pub fn peer_disconnected(&mut self, osd: OsdId) {
+        let ticket = self.ticket();
+        let Some(primary) = self.primary() else { return };
+        let Some(peer) = primary.peers.get_mut(&osd) else { return };
+        peer.state = State::Probing(ticket);
+        peer.counted &= peer.confirming;
+        primary.recount_barriers();
+        self.advance();
+        self.run_held();
+    }
+
+    /// From time to time: asks again where an answer to a probe is missing.
+    pub fn tick(&mut self) {
+        let Some(primary) = self.primary() else { return };
+        let probing = |peer: &Peer| match peer.state {
+            State::Probing(ticket) => Some(ticket),
+            _ => None,
+        };
+        let silent: Vec<_> =
+            primary.peers.iter().filter_map(|(osd, peer)| probing(peer).map(|ticket| (*osd, ticket))).collect();
+        for (osd, ticket) in silent {
+            self.send(osd, Body::Probe { ticket });
+        }
+        self.forget_ended_sessions();
+    }
+
+    fn probe(&mut self, osd: OsdId) {
+        let ticket = self.ticket();
+        let Some(primary) = self.primary() else { return };
+        let Some(peer) = primary.peers.get_mut(&osd) else { return };
+        peer.state = State::Probing(ticket);
+        primary.recount_barriers();
+        self.send(osd, Body::Probe { ticket });
+        self.run_held();
+    }
+
+    pub(super) fn send(&mut self, to: OsdId, body: Body) {
+        let config = self.configuration.number;
+        self.actions.push(Action::Send(to, Message { config, body }));
+    }
+
+    /// A message from another OSD. What belongs to another configuration is refused or ignored.
+    pub fn message(&mut self, from: OsdId, message: Message) {
+        if message.body.is_from_primary() {
+            return self.follow(from, message);
+        }
+        match message.body {
+            Body::Refused { promised } if promised > self.configuration.number => return self.superseded(promised),
+            _ if message.config != self.configuration.number => return,
+            _ => {}
+        }
+        match message.body {
+            Body::Position { ticket, position, incomplete } => self.peer_position(from, ticket, position, incomplete),
+            Body::Ack { position } => self.peer_acked(from, position),
+            Body::Synced { ticket, equal } => self.synced(from, ticket, equal),
+            Body::Refused { .. } => {
+                // An append did not fit there: something before it was lost.
+                let follows = self.primary().and_then(|primary| primary.peers.get(&from)).is_some_and(Peer::follows);
+                if follows {
+                    self.probe(from);
+                }
+            }
+            Body::Entries { ticket, entries } => self.pulled(from, ticket, entries),
+            _ => {}
+        }
+    }
+
+    fn peer_position(&mut self, from: OsdId, ticket: u64, position: Position, incomplete: bool) {
+        let Some(primary) = self.primary() else { return };
+        let Some(peer) = primary.peers.get_mut(&from) else { return };
+        match &peer.state {
+            State::Probing(asked) if *asked == ticket => {
+                peer.state = State::Known(position, incomplete);
+                self.reconcile();
+            }
+            State::Syncing(sync) if sync.is_finishing(ticket) && !incomplete => {
+                peer.state = State::Following;
+                peer.counted = true;
+                peer.acked = peer.acked.max(position.seq);
+                self.advance();
+            }
+            _ => {}
+        }
+    }
+
+    fn peer_acked(&mut self, from: OsdId, position: Position) {
+        let Some(primary) = self.primary() else { return };
+        let Some(peer) = primary.peers.get_mut(&from) else { return };
+        if peer.follows() {
+            peer.acked = peer.acked.max(position.seq);
+            self.advance();
+        }
+    }
+
+    /// Decides how each copy whose position is known is brought to the primary's log.
+    pub(super) fn reconcile(&mut self) {
+        let Some(primary) = self.primary() else { return };
+        let stage = primary.stage;
+        if stage == Stage::Peering {
+            let waiting = |peer: &Peer| peer.member && matches!(peer.state, State::Probing(_));
+            if primary.peers.values().any(waiting) {
+                return;
+            }
+            if self.pull() {
+                return;
+            }
+        } else if stage != Stage::Active {
+            return;
+        }
+        let Some(primary) = self.primary() else { return };
+        let known: Vec<_> = primary
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.member || stage == Stage::Active)
+            .filter_map(|(osd, peer)| match peer.state {
+                State::Known(position, incomplete) => Some((*osd, position, incomplete)),
+                _ => None,
+            })
+            .collect();
+        for (osd, position, incomplete) in known {
+            self.bring(osd, position, incomplete);
+        }
+        self.advance();
+    }
+
+    fn bring(&mut self, osd: OsdId, position: Position, incomplete: bool) {
+        let tail = self.stored.position;
+        let missing = if incomplete {
+            None
+        } else if position == tail {
+            Some(Vec::new())
+        } else {
+            self.log.after(position)
+        };
+        let Some(missing) = missing else {
+            return self.start_sync(osd, position, incomplete);
+        };
+        let Some(primary) = self.primary() else { return };
+        if let Some(peer) = primary.peers.get_mut(&osd) {
+            peer.state = State::Following;
+            peer.counted = true;
+            peer.acked = position.seq;
+        }
+        for entry in missing {
+            self.send(osd, Body::Append(entry));
+        }
+    }
+
+    /// In peering: whether all members hold the whole log by now.
+    pub(super) fn check_agreed(&mut self) {
+        let (tail, durable) = (self.stored.position.seq, self.durable);
+        let Some(primary) = self.primary() else { return };
+        let there = |peer: &Peer| !peer.member || (matches!(peer.state, State::Following) && peer.acked >= tail);
+        if durable >= tail && primary.peers.values().all(there) {
+            self.agreed();
+        }
+    }
+
+    /// Joiners that hold all that is decided, and for whose acknowledgement writes wait, may become members (R26).
+    pub(super) fn confirm_joiners(&mut self) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let decided = primary.decided;
+        for (osd, peer) in &mut primary.peers {
+            let ready = !peer.member && peer.counted && !peer.confirming && peer.acked >= decided;
+            if ready && matches!(peer.state, State::Following) {
+                peer.confirming = true;
+                self.actions.push(Action::Confirm(*osd));
+            }
+        }
+    }
+
+    /// In peering: asks a member that is ahead for what this copy lacks. True while it waits for that.
+    fn pull(&mut self) -> bool {
+        let mine = self.stored.position;
+        let Some(primary) = self.primary() else { return false };
+        if primary.pulling.is_some() {
+            return true;
+        }
+        let ahead = primary
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.member)
+            .filter_map(|(osd, peer)| match peer.state {
+                State::Known(position, false) if position > mine => Some((position, *osd)),
+                _ => None,
+            })
+            .max();
+        let Some((_, osd)) = ahead.filter(|(_, osd)| !primary.cannot_pull.contains(osd)) else { return false };
+        let ticket = self.ticket();
+        if let Some(primary) = self.primary() {
+            primary.pulling = Some((osd, ticket));
+        }
+        self.send(osd, Body::Pull { ticket, after: mine });
+        true
+    }
+
+    /// Entries that a member has beyond this copy's end: they may have been acknowledged, or be about to.
+    fn pulled(&mut self, from: OsdId, ticket: u64, entries: Vec<Entry>) {
+        let mine = self.stored.position;
+        let Some(primary) = self.primary() else { return };
+        if primary.stage != Stage::Peering || primary.pulling != Some((from, ticket)) {
+            return;
+        }
+        primary.pulling = None;
+        let fits = entries.first().is_some_and(|entry| entry.previous == mine)
+            && entries.windows(2).all(|pair| pair[0].position == pair[1].previous);
+        if !fits {
+            // Its content will be replaced by this copy's: what was acknowledged is in both.
+            primary.cannot_pull.push(from);
+        } else {
+            // State in memory was that of a shorter log.
+            primary.forget_caches();
+            for entry in entries {
+                let position = entry.position;
+                self.adopt(entry, super::Then::Adopted(position));
+            }
+        }
+        self.reconcile();
+    }
+}
