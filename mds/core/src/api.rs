@@ -107,6 +107,15 @@ pub enum Fetch {
         /// Most entries wanted.
         limit: u32,
     },
+    /// Back links (`l/<ino>/…`) of an inode after a link (empty: from the start), up to the shell's page size.
+    BackLinks {
+        /// The inode.
+        ino: Ino,
+        /// Links after this one: eight bytes of directory ino, big-endian, then the name.
+        after: Bytes,
+        /// Most links wanted.
+        limit: u32,
+    },
 }
 
 /// What a fetch brought. Handed to [`Namespace::install`](crate::Namespace::install) with the token of its start.
@@ -123,6 +132,17 @@ pub enum Fetched {
         /// (name, encoded dentry record), in order.
         entries: Vec<(Bytes, Bytes)>,
         /// Whether the directory ends here.
+        end: bool,
+    },
+    /// A page of back links.
+    BackLinks {
+        /// As asked.
+        ino: Ino,
+        /// As asked.
+        after: Bytes,
+        /// The parts of their keys after the inode's number (directory ino, name), in order.
+        links: Vec<Bytes>,
+        /// Whether they end here.
         end: bool,
     },
 }

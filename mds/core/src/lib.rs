@@ -2,17 +2,37 @@
 //!
 //! No I/O, no clock, no dice. The shell in `mds/` drives it; see [`api`] for the
 //! turn of one operation.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `ops/` | the operations, one file a verb |
+//! | `view` | what an operation sees and stages |
+//! | `resolve`, `permission`, `data` | rules that operations share |
+//! | `cache/` | inodes, names and bodies under one budget; fetch and eviction |
+//! | `handles`, `inos`, `busy` | open files, ino numbers, blocked inos |
+//! | `records` | keys on disk |
+//!
+//! Access times change only when a client sets them: a read never writes, so that it can be answered at once.
 
 #![forbid(unsafe_code)]
 
 pub mod api;
-pub mod pipeline;
+mod busy;
+mod cache;
+mod config;
+mod data;
+mod handles;
+mod inode;
+mod inos;
+mod namespace;
+mod ops;
+mod permission;
 pub mod records;
+mod resolve;
+mod spill;
+mod stop;
+mod view;
 
-/// What a change does in memory beside its records (placeholder until the namespace lands).
-#[derive(Debug, Default)]
-pub struct Memory;
-
-/// The namespace of one subtree (placeholder until it lands).
-#[derive(Debug, Default)]
-pub struct Namespace;
+pub use config::Config;
+pub use namespace::Namespace;
+pub use view::Memory;

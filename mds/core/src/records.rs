@@ -93,6 +93,17 @@ impl Key {
         };
         (start, prefix(b'd', &[dir.0 + 1]).freeze())
     }
+
+    /// Start (inclusive) and end (exclusive) of all back links of an inode after `after`
+    /// (eight bytes of directory ino, then the name; empty: from the start).
+    pub fn back_links_after(ino: Ino, after: &[u8]) -> (Bytes, Bytes) {
+        let mut start = prefix(b'l', &[ino.0]);
+        if !after.is_empty() {
+            start.put_slice(after);
+            start.put_u8(0);
+        }
+        (start.freeze(), prefix(b'l', &[ino.0 + 1]).freeze())
+    }
 }
 
 fn prefix(kind: u8, numbers: &[u64]) -> BytesMut {

@@ -1,0 +1,181 @@
+//! Sizes and homes of file data, shared by the operations.
+
+use bytes::{Bytes, BytesMut};
+use pando_proto::mds::{DataHome, PurgeRecord};
+use pando_proto::{Errno, Ino};
+
+use crate::api::FollowUp;
+use crate::busy::Busy;
+use crate::inode::{Inode, S_ISGID, S_ISUID, encode, in_objects};
+use crate::records::Key;
+use crate::stop::{Step, Stop};
+use crate::view::View;
+
+/// Writing takes the privileges of a program away unless root writes (chmod(2), write(2)).
+pub(crate) fn clear_privileges(inode: &mut Inode) {
+    inode.mode &= !S_ISUID;
+    if inode.mode & 0o010 != 0 {
+        inode.mode &= !S_ISGID;
+    }
+}
+
+/// Data may be changed: not blocked by a spill or cut.
+pub(crate) fn check_writable(view: &View<'_>, ino: Ino) -> Step<()> {
+    match view.ns.busy.get(&ino) {
+        Some(Busy::Spill | Busy::Cut) => Err(Stop::Wait(ino)),
+        Some(Busy::Purge) | None => Ok(()),
+    }
+}
+
+/// Data may be read. During a spill the body is still there, and still right.
+pub(crate) fn check_readable(view: &View<'_>, ino: Ino) -> Step<()> {
+    match view.ns.busy.get(&ino) {
+        Some(Busy::Cut) => Err(Stop::Wait(ino)),
+        Some(Busy::Spill | Busy::Purge) | None => Ok(()),
+    }
+}
+
+/// A purge of the ino may begin.
+pub(crate) fn check_idle(view: &View<'_>, ino: Ino) -> Step<()> {
+    if view.ns.busy.contains_key(&ino) { Err(Stop::Wait(ino)) } else { Ok(()) }
+}
+
+/// An empty inline file becomes an empty file in objects: no bytes move.
+pub(crate) fn to_objects(view: &View<'_>, inode: &mut Inode) {
+    inode.home = DataHome::Objects as i32;
+    inode.inline_version += 1;
+    inode.pool = view.ns.config.data_pool.0;
+    inode.object_size = view.ns.config.object_size;
+    inode.max_size = 0;
+}
+
+/// Gives a file the size `size`; changes `inode`, which the caller stages, and stages the rest. Times are the caller's.
+pub(crate) fn set_size(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u64) -> Step<()> {
+    if size > view.ns.config.max_file_size {
+        return Err(Errno::EFBIG.into());
+    }
+    check_writable(view, ino)?;
+    if in_objects(inode) {
+        return set_size_in_objects(view, ino, inode, size);
+    }
+    if size == inode.size {
+        return Ok(());
+    }
+    if size <= view.ns.config.inline_limit || size < inode.size {
+        let body = view.body(ino, inode)?;
+        view.put_body(ino, resized(&body, size));
+    } else if inode.size == 0 {
+        to_objects(view, inode);
+    } else {
+        return Err(Stop::NeedSpill(ino));
+    }
+    inode.size = size;
+    Ok(())
+}
+
+/// A body cut, or extended by zeros; `None` when empty, as there is no `b/` then.
+fn resized(body: &Bytes, size: u64) -> Option<Bytes> {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    if size == 0 {
+        return None;
+    }
+    if size <= body.len() {
+        return Some(body.slice(..size));
+    }
+    let mut longer = BytesMut::with_capacity(size);
+    longer.extend_from_slice(body);
+    longer.resize(size, 0);
+    Some(longer.freeze())
+}
+
+/// Bytes of `body` with `data` written at `offset`.
+pub(crate) fn overlaid(body: &Bytes, offset: usize, data: &Bytes) -> Bytes {
+    if offset == 0 && data.len() >= body.len() {
+        return data.clone();
+    }
+    let mut merged = BytesMut::with_capacity(body.len().max(offset + data.len()));
+    merged.extend_from_slice(body);
+    if merged.len() < offset + data.len() {
+        merged.resize(offset + data.len(), 0);
+    }
+    merged[offset..offset + data.len()].copy_from_slice(data);
+    merged.freeze()
+}
+
+fn set_size_in_objects(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u64) -> Step<()> {
+    if size == 0 {
+        // Back to inline: a file that is rewritten whole finds its right home anew.
+        purge_all(view, ino, inode, true)?;
+        inode.home = DataHome::Inline as i32;
+        inode.inline_version += 1;
+        inode.truncate_seq += 1;
+        inode.max_size = 0;
+    } else if size < inode.size || size > inode.size && inode.max_size > inode.size {
+        // Extension, too, first cuts what was granted and never reported (R23): a dead
+        // writer's bytes must not show. A live writer's report carries the old truncate_seq and is
+        // ignored; it writes again under the new generation.
+        cut(view, ino, inode, size.min(inode.size))?;
+    }
+    inode.size = size;
+    Ok(())
+}
+
+/// Objects at and above `from` go, under a new generation (R22).
+pub(crate) fn cut(view: &mut View<'_>, ino: Ino, inode: &mut Inode, from: u64) -> Step<()> {
+    if from == 0 {
+        inode.truncate_seq += 1;
+        purge_all(view, ino, inode, true)?;
+        inode.max_size = 0;
+        return Ok(());
+    }
+    check_idle(view, ino)?;
+    inode.truncate_seq += 1;
+    inode.generation += 1;
+    if inode.max_size > from {
+        let record = purge_record(inode, from, inode.generation);
+        view.put_record(Key::Purge(ino), Some(encode(&record)));
+        view.follow_up(FollowUp::Purge(ino, record));
+        view.set_busy(ino, Some(Busy::Cut));
+    }
+    inode.max_size = inode.max_size.min(from);
+    Ok(())
+}
+
+/// All objects of the file go; it lives on (`lives`) in a generation above that of the deletes, so that new
+/// objects may be written before those are done.
+pub(crate) fn purge_all(view: &mut View<'_>, ino: Ino, inode: &mut Inode, lives: bool) -> Step<()> {
+    if inode.max_size > 0 {
+        check_idle(view, ino)?;
+        let record = purge_record(inode, 0, inode.generation + 1);
+        view.put_record(Key::Purge(ino), Some(encode(&record)));
+        view.follow_up(FollowUp::Purge(ino, record));
+        if lives {
+            view.set_busy(ino, Some(Busy::Purge));
+        }
+    }
+    inode.generation += 2;
+    Ok(())
+}
+
+fn purge_record(inode: &Inode, from: u64, generation: u64) -> PurgeRecord {
+    PurgeRecord { pool: inode.pool, object_size: inode.object_size, max_size: inode.max_size, from, generation }
+}
+
+/// Allows objects up to `size` (R23). `first`: the caller's handle has no grant yet.
+/// What somebody else was granted and left unreported is cut first, unless a writer may still report it.
+pub(crate) fn grant(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u64, first: bool) -> Step<bool> {
+    if size > view.ns.config.max_file_size {
+        return Err(Errno::EFBIG.into());
+    }
+    let mut changed = false;
+    if first && inode.max_size > inode.size && view.ns.handles.granted(ino) == 0 {
+        let from = inode.size;
+        cut(view, ino, inode, from)?;
+        changed = true;
+    }
+    if size > inode.max_size {
+        inode.max_size = size;
+        changed = true;
+    }
+    Ok(changed)
+}

@@ -1,0 +1,138 @@
+//! Open handles of sessions. In memory only: clients re-register them after a restart (R19).
+
+use std::collections::BTreeMap;
+
+use pando_proto::{ClientId, Ino};
+use rustc_hash::FxHashMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub ino: Ino,
+    /// Sum of OpenFlag.
+    pub flags: u32,
+    /// Was allowed to write objects: what it wrote may not be reported yet (R23).
+    pub granted: bool,
+    /// Opened by root: its writes keep setuid and setgid bits.
+    pub privileged: bool,
+}
+
+/// Handles of one inode.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: u32,
+    granted: u32,
+    /// It has no name any more; the last close removes it.
+    orphan: bool,
+    /// End of what was reserved for appends to objects.
+    append_end: u64,
+}
+
+/// A change of the table, part of a [`Memory`](crate::Memory).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HandleChange {
+    Open(ClientId, u64, Handle),
+    Close(ClientId, u64),
+    Granted(ClientId, u64),
+    Orphan(Ino),
+    Append(Ino, u64),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    sessions: FxHashMap<ClientId, BTreeMap<u64, Handle>>,
+    inodes: FxHashMap<Ino, Count>,
+    total: usize,
+}
+
+/// A handle, its share of the tree node, and its inode's count.
+pub(crate) const HANDLE_BYTES: usize = (8 + size_of::<Handle>()) * 2 + (size_of::<Count>() + 16) * 2;
+
+impl Handles {
+    pub fn get(&self, client: ClientId, handle: u64) -> Option<Handle> {
+        self.sessions.get(&client)?.get(&handle).copied()
+    }
+
+    pub fn of_session(&self, client: ClientId) -> usize {
+        self.sessions.get(&client).map_or(0, BTreeMap::len)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.total * HANDLE_BYTES
+    }
+
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.inodes.contains_key(&ino)
+    }
+
+    /// Closing `handle` would leave a nameless inode without handles.
+    pub fn is_last_of_orphan(&self, handle: Handle) -> bool {
+        self.inodes.get(&handle.ino).is_some_and(|count| count.all == 1 && count.orphan)
+    }
+
+    /// Handles that may have written objects beyond the size.
+    pub fn granted(&self, ino: Ino) -> u32 {
+        self.inodes.get(&ino).map_or(0, |count| count.granted)
+    }
+
+    pub fn append_end(&self, ino: Ino) -> u64 {
+        self.inodes.get(&ino).map_or(0, |count| count.append_end)
+    }
+
+    pub fn apply(&mut self, change: HandleChange) {
+        match change {
+            HandleChange::Open(client, number, handle) => self.open(client, number, handle),
+            HandleChange::Close(client, number) => {
+                self.close(client, number);
+            }
+            HandleChange::Granted(client, number) => {
+                let handle = self.sessions.get_mut(&client).and_then(|handles| handles.get_mut(&number));
+                let Some(handle) = handle.filter(|handle| !handle.granted) else { return };
+                handle.granted = true;
+                self.inodes.entry(handle.ino).or_default().granted += 1;
+            }
+            HandleChange::Orphan(ino) => {
+                if let Some(count) = self.inodes.get_mut(&ino) {
+                    count.orphan = true;
+                }
+            }
+            HandleChange::Append(ino, end) => {
+                if let Some(count) = self.inodes.get_mut(&ino) {
+                    count.append_end = end;
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, client: ClientId, number: u64, handle: Handle) {
+        if self.sessions.entry(client).or_default().insert(number, handle).is_none() {
+            self.total += 1;
+            let count = self.inodes.entry(handle.ino).or_default();
+            count.all += 1;
+            count.granted += u32::from(handle.granted);
+        }
+    }
+
+    /// Returns the inode if that was its last handle.
+    fn close(&mut self, client: ClientId, number: u64) -> Option<Ino> {
+        let handles = self.sessions.get_mut(&client)?;
+        let handle = handles.remove(&number)?;
+        if handles.is_empty() {
+            self.sessions.remove(&client);
+        }
+        self.total -= 1;
+        let count = self.inodes.get_mut(&handle.ino)?;
+        count.all -= 1;
+        count.granted -= u32::from(handle.granted);
+        if count.all > 0 {
+            return None;
+        }
+        self.inodes.remove(&handle.ino);
+        Some(handle.ino)
+    }
+
+    /// Closes all handles of a session; yields the inodes whose last handle went.
+    pub fn session_gone(&mut self, client: ClientId) -> Vec<Ino> {
+        let numbers: Vec<u64> = self.sessions.get(&client).into_iter().flat_map(BTreeMap::keys).copied().collect();
+        numbers.into_iter().filter_map(|number| self.close(client, number)).collect()
+    }
+}

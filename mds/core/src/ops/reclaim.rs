@@ -1,0 +1,55 @@
+//! Re-registers handles after a restart of the rank (R19).
+
+use pando_proto::mds::{ReclaimRequest, ReclaimResponse, ReclaimedHandle};
+use pando_proto::{ClientId, Errno, Ino};
+
+use super::flag;
+use crate::handles::{Handle, HandleChange};
+use crate::inode::is_symlink;
+use crate::stop::{Step, Stop, invalid};
+use crate::view::View;
+
+pub(crate) fn run(view: &mut View<'_>, request: &ReclaimRequest) -> Step<ReclaimResponse> {
+    let client = view.ctx.client;
+    if client == ClientId(0) {
+        return Err(invalid("reclaim needs a session"));
+    }
+    let known = view.ns.handles.of_session(client);
+    if known + request.handles.len() > view.ns.config.max_handles_per_session {
+        return Err(Errno::EMFILE.into());
+    }
+    let (mut lost, mut missing) = (Vec::new(), false);
+    for reclaimed in &request.handles {
+        match reclaim(view, client, reclaimed) {
+            Ok(true) => {}
+            Ok(false) => lost.push(reclaimed.handle),
+            Err(Stop::Missing) => missing = true,
+            Err(stop) => return Err(stop),
+        }
+    }
+    if missing { Err(Stop::Missing) } else { Ok(ReclaimResponse { lost }) }
+}
+
+/// False if the inode is gone, or the handle makes no sense.
+fn reclaim(view: &mut View<'_>, client: ClientId, reclaimed: &ReclaimedHandle) -> Step<bool> {
+    let ino = Ino(reclaimed.ino);
+    let sound = ino.is_valid() && reclaimed.handle != 0 && reclaimed.flags & !flag::ALL == 0;
+    if !sound || reclaimed.flags & (flag::READ | flag::WRITE) == 0 {
+        return Ok(false);
+    }
+    if let Some(handle) = view.ns.handles.get(client, reclaimed.handle) {
+        return Ok(handle.ino == ino);
+    }
+    let Some(inode) = view.try_inode(ino)? else { return Ok(false) };
+    if is_symlink(&inode) {
+        return Ok(false);
+    }
+    // What it was granted before the restart is not known: it may still have a size to report.
+    let granted = reclaimed.flags & flag::WRITE != 0;
+    let handle = Handle { ino, flags: reclaimed.flags, granted, privileged: false };
+    view.change_handle(HandleChange::Open(client, reclaimed.handle, handle));
+    if inode.dead {
+        view.change_handle(HandleChange::Orphan(ino));
+    }
+    Ok(true)
+}
