@@ -1,2 +1,23 @@
-//! Load generator.
-fn main() {}
+//! The `loadgen` command.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use loadgen::cli::Cli;
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("loadgen: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

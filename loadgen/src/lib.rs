@@ -1,0 +1,17 @@
+//! Load for file systems: replay of recorded builds, small files, and what the machine allows.
+//! `loadgen/README.md` describes the commands and the reports.
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod clients;
+pub mod compare;
+pub mod content;
+pub mod measure;
+pub mod model;
+pub mod progress;
+pub mod replay;
+pub mod report;
+pub mod state;
+pub mod target;
+pub mod trace;

@@ -1,0 +1,106 @@
+//! Counting and timing of operations.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longest time a histogram tells apart, in nanoseconds; longer ones count as this.
+const LONGEST: u64 = 600_000_000_000;
+/// Two digits: percentiles are good to 1 %.
+const DIGITS: u8 = 2;
+
+/// Percentiles of one kind of operation, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many.
+    pub count: u64,
+    /// Median.
+    pub p50: f64,
+    /// 90 % are not slower.
+    pub p90: f64,
+    /// 99 % are not slower.
+    pub p99: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+/// Latencies by name of operation.
+#[derive(Default)]
+pub struct Recorder(BTreeMap<&'static str, Histogram<u64>>);
+
+impl Recorder {
+    /// Counts an operation that began at `start` and ends now.
+    pub fn ended(&mut self, name: &'static str, start: Instant) {
+        self.record(name, start.elapsed());
+    }
+
+    /// Counts an operation.
+    pub fn record(&mut self, name: &'static str, took: Duration) {
+        let histogram = self.0.entry(name).or_insert_with(|| {
+            Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("the bounds are constants that fit")
+        });
+        histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST).max(1));
+    }
+
+    /// Takes another's counts in.
+    pub fn merge(&mut self, other: Self) {
+        for (name, histogram) in other.0 {
+            match self.0.entry(name) {
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    entry.insert(histogram);
+                }
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    entry.get_mut().add(&histogram).expect("all histograms have the same bounds");
+                }
+            }
+        }
+    }
+
+    /// All operations.
+    pub fn total(&self) -> u64 {
+        self.0.values().map(Histogram::len).sum()
+    }
+
+    /// Percentiles by name.
+    pub fn latencies(&self) -> BTreeMap<String, Latency> {
+        let micros = |nanos: u64| (nanos as f64 / 10.0).round() / 100.0;
+        let summary = |histogram: &Histogram<u64>| Latency {
+            count: histogram.len(),
+            p50: micros(histogram.value_at_quantile(0.5)),
+            p90: micros(histogram.value_at_quantile(0.9)),
+            p99: micros(histogram.value_at_quantile(0.99)),
+            max: micros(histogram.max()),
+        };
+        self.0.iter().map(|(name, histogram)| ((*name).to_owned(), summary(histogram))).collect()
+    }
+}
+
+/// First start and last end of a phase over all clients.
+#[derive(Default)]
+pub struct Span(Mutex<Option<(Instant, Instant)>>);
+
+impl Span {
+    /// A client worked from `start` to now.
+    pub fn add(&self, start: Instant) {
+        let end = Instant::now();
+        let mut span = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *span = Some(match *span {
+            Some((first, last)) => (first.min(start), last.max(end)),
+            None => (start, end),
+        });
+    }
+
+    /// Seconds from the first start to the last end.
+    pub fn seconds(&self) -> f64 {
+        let span = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        span.map_or(0.0, |(first, last)| (last - first).as_secs_f64())
+    }
+}
+
+/// Something per second; 0 if no time passed.
+pub fn rate(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}

@@ -1,0 +1,8 @@
+//! The integration tests of loadgen.
+
+mod faulty;
+
+mod compare;
+mod content;
+mod parse;
+mod replay;
