@@ -1,0 +1,112 @@
+//! Sessions as the rank sees them: who spoke when (R9, R19).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use pando_cluster_map::ClusterMap;
+use pando_proto::mds::{EchoItem, OperationResult, Reply, ServerFrame};
+use pando_proto::{ClientId, Error, Reason};
+use pando_rpc::queue;
+
+/// Requests of a session that may be unanswered, or answered and not yet confirmed (R9).
+pub(crate) const WINDOW: usize = 1024;
+/// Messages that may wait to be sent to a client. One that does not read loses its connection.
+pub(crate) const OUTGOING: usize = 8 * WINDOW;
+/// Descriptions of the sessions of ranks begin so; no rank evicts them for silence.
+pub(crate) const RANK_SESSION: &str = "mds.";
+
+/// Something to send to a client.
+pub(crate) enum Out {
+    Reply(Reply),
+    Echo(EchoItem),
+    Frame(ServerFrame),
+}
+
+/// One stream of a session.
+pub(crate) struct Connection {
+    pub client: ClientId,
+    out: queue::Sender<Out>,
+}
+
+impl Connection {
+    pub fn new(client: ClientId, out: queue::Sender<Out>) -> Self {
+        Self { client, out }
+    }
+
+    /// Queues a reply. One that cannot be queued is lost, as on a broken stream: the client repeats the request.
+    pub fn reply(&self, id: u64, result: OperationResult) {
+        let _ = self.send(Out::Reply(Reply { id, result: Some(result) }));
+    }
+
+    /// False if the client is gone or does not read.
+    pub fn send(&self, out: Out) -> bool {
+        self.out.push(out).is_ok()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}
+
+/// When each session was last heard of.
+#[derive(Clone, Default)]
+pub(crate) struct Sessions(Arc<Mutex<BTreeMap<ClientId, Duration>>>);
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClientId, Duration>> {
+        // Nothing that can panic runs under the lock.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub fn heard(&self, client: ClientId, now: Duration) {
+        self.lock().insert(client, now);
+    }
+
+    /// Sessions of the map that are silent for `timeout`. Those never heard of count from the first sweep on:
+    /// they may hold handles of the time before the takeover (R19).
+    pub fn sweep(&self, map: &ClusterMap, now: Duration, timeout: Duration) -> Vec<ClientId> {
+        let mut heard = self.lock();
+        heard.retain(|client, _| map.session_is_live(*client));
+        let clients = map.sessions.iter().filter(|(_, session)| !session.description.starts_with(RANK_SESSION));
+        let mut silent = Vec::new();
+        for (client, _) in clients {
+            let last = *heard.entry(*client).or_insert(now);
+            if now.saturating_sub(last) >= timeout {
+                silent.push(*client);
+            }
+        }
+        silent
+    }
+}
+
+/// Sessions of clients, those of ranks left out.
+pub(crate) fn clients_of(map: &ClusterMap) -> BTreeSet<ClientId> {
+    let clients = map.sessions.iter().filter(|(_, session)| !session.description.starts_with(RANK_SESSION));
+    clients.map(|(client, _)| *client).collect()
+}
+
+pub(crate) fn stale_session() -> Error {
+    Error::new(Reason::StaleSession, "this session has ended or was evicted: connect anew")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pando_cluster_map::Session;
+
+    #[test]
+    fn only_silent_clients_are_swept() {
+        let sessions = Sessions::default();
+        let mut map = ClusterMap::default();
+        for (client, description) in [(1, "a"), (2, "b"), (3, "mds.0")] {
+            let session = Session { description: description.to_owned(), ..Session::default() };
+            map.sessions.insert(ClientId(client), session);
+        }
+        let (at, timeout) = (Duration::from_secs, Duration::from_secs(10));
+        assert_eq!(sessions.sweep(&map, at(0), timeout), []);
+        sessions.heard(ClientId(2), at(5));
+        assert_eq!(sessions.sweep(&map, at(10), timeout), [ClientId(1)]);
+        assert_eq!(sessions.sweep(&map, at(15), timeout), [ClientId(1), ClientId(2)]);
+    }
+}

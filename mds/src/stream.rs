@@ -1,0 +1,262 @@
+//! The stream of a session: many requests a frame in, many replies a frame out.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use pando_proto::mds::client_frame::Frame as Incoming;
+use pando_proto::mds::server_frame::Frame as Outgoing;
+use pando_proto::mds::session_service_server::{SessionService, SessionServiceServer};
+use pando_proto::mds::{ClientFrame, Echo, Hello, KeepAlive, Replies, Requests, ServerFrame, Welcome};
+use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
+use pando_rpc::queue;
+use prost::Message as _;
+use tonic::{Request, Response, Status, Streaming};
+
+use actix::dev::SendError;
+
+use crate::rank::Shared;
+use crate::session::{Connection, OUTGOING, Out, WINDOW, stale_session};
+use crate::subtree::{Submit, error_result};
+
+/// Items of one frame at most.
+const FRAME_ITEMS: usize = 512;
+/// A frame of replies closes when it is this large.
+const FRAME_BYTES: usize = 1 << 20;
+/// How long a request may wait for a map that the client has and the rank has not (R14).
+const MAP_WAIT: Duration = Duration::from_secs(5);
+/// The first frame comes within this time.
+const HELLO_WAIT: Duration = Duration::from_secs(10);
+
+/// The service of one rank.
+pub(crate) struct Sessions(Arc<Shared>);
+
+pub(crate) fn service(shared: &Arc<Shared>) -> SessionServiceServer<Sessions> {
+    SessionServiceServer::new(Sessions(Arc::clone(shared)))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+#[tonic::async_trait]
+impl SessionService for Sessions {
+    type StreamStream = Frames;
+
+    async fn stream(&self, request: Request<Streaming<ClientFrame>>) -> Result<Response<Frames>, Status> {
+        let (sender, receiver) = queue::coalescing(OUTGOING, FRAME_ITEMS);
+        let shared = Arc::clone(&self.0);
+        let frames = Frames { items: receiver, ready: VecDeque::new(), shared: Arc::clone(&shared), broken: None };
+        let (failed, broken) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let shutdown = shared.shutdown.clone();
+            let ended = tokio::select! {
+                ended = read(shared, request.into_inner(), sender) => ended,
+                () = shutdown.stopped() => Err(Error::new(Reason::Unavailable, "this rank is stopping")),
+            };
+            if let Err(error) = ended {
+                let _ = failed.send(error);
+            }
+        });
+        Ok(Response::new(Frames { broken: Some(broken), ..frames }))
+    }
+}
+
+/// Reads frames until the client ends its half. Replies under way still leave.
+async fn read(
+    shared: Arc<Shared>,
+    mut incoming: Streaming<ClientFrame>,
+    sender: queue::Sender<Out>,
+) -> Result<(), Error> {
+    let hello = tokio::time::timeout(HELLO_WAIT, next(&mut incoming)).await;
+    let hello = hello.map_err(|_| Error::new(Reason::Timeout, "the stream begins with a hello"))?;
+    let Some(Incoming::Hello(hello)) = hello? else {
+        return Err(Error::new(Reason::InvalidRequest, "the first frame of a stream is a hello"));
+    };
+    let client = greet(&shared, &hello).await?;
+    let connection = Arc::new(Connection::new(client, sender));
+    connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared)))));
+    while let Some(frame) = next(&mut incoming).await? {
+        shared.sessions.heard(client, shared.clock.boottime());
+        take(&shared, &connection, frame).await?;
+        if connection.is_closed() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn next(incoming: &mut Streaming<ClientFrame>) -> Result<Option<Incoming>, Error> {
+    let frame = incoming.message().await.map_err(|status| Error::from_tonic(&status))?;
+    frame
+        .map(|frame| frame.frame.ok_or_else(|| Error::new(Reason::InvalidRequest, "a frame of an unknown kind")))
+        .transpose()
+}
+
+/// Checks who is there (R9, R14).
+async fn greet(shared: &Shared, hello: &Hello) -> Result<ClientId, Error> {
+    let map = catch_up(shared, hello.map_epoch).await?;
+    if !hello.cluster_id.is_empty() && hello.cluster_id[..] != map.cluster_id[..] {
+        return Err(Error::new(Reason::WrongCluster, "this rank belongs to another cluster: check the addresses"));
+    }
+    let client = ClientId(hello.client_id);
+    if !map.session_is_live(client) {
+        return Err(stale_session().with_epoch(map.epoch.0));
+    }
+    shared.sessions.heard(client, shared.clock.boottime());
+    Ok(client)
+}
+
+async fn catch_up(shared: &Shared, epoch: u64) -> Result<Arc<pando_cluster_map::ClusterMap>, Error> {
+    let map = shared.map.current();
+    if map.epoch.0 >= epoch {
+        return Ok(map);
+    }
+    shared.map.wait_for(Epoch(epoch), MAP_WAIT).await
+}
+
+fn welcome(shared: &Shared) -> Welcome {
+    let map = shared.map.current();
+    Welcome {
+        rank: shared.rank.0,
+        incarnation: shared.incarnation,
+        map_epoch: map.epoch.0,
+        session_timeout_millis: map.setting_u64(pando_cluster_map::settings::SESSION_TIMEOUT_MILLIS),
+        window: WINDOW as u32,
+    }
+}
+
+async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Incoming) -> Result<(), Error> {
+    match incoming {
+        Incoming::Requests(requests) => submit(shared, connection, requests).await,
+        Incoming::Echo(echo) => {
+            // The floor of the transport: the same frames, queue and batching as requests.
+            for item in echo.items {
+                if !connection.send(Out::Echo(item)) {
+                    return Err(not_reading());
+                }
+            }
+            Ok(())
+        }
+        Incoming::KeepAlive(alive) => {
+            let requests = Requests { lowest_unanswered: alive.lowest_unanswered, ..Requests::default() };
+            let answer = KeepAlive { lowest_unanswered: 0, map_epoch: shared.map.current().epoch.0 };
+            connection.send(Out::Frame(frame(Outgoing::KeepAlive(answer))));
+            submit(shared, connection, requests).await
+        }
+        Incoming::Hello(_) => Err(Error::new(Reason::InvalidRequest, "a second hello")),
+    }
+}
+
+async fn submit(shared: &Arc<Shared>, connection: &Arc<Connection>, requests: Requests) -> Result<(), Error> {
+    if requests.map_epoch > shared.map.current().epoch.0
+        && let Err(error) = catch_up(shared, requests.map_epoch).await
+    {
+        refuse(connection, &requests, &error);
+        return Ok(());
+    }
+    let subtree = match shared.subtree(SubtreeId(0)) {
+        Ok(subtree) => subtree,
+        Err(error) => {
+            refuse(connection, &requests, &error);
+            return Ok(());
+        }
+    };
+    let Requests { lowest_unanswered, requests, .. } = requests;
+    let submit = Submit { connection: Arc::clone(connection), lowest_unanswered, requests };
+    match subtree.try_send(submit) {
+        Ok(()) => Ok(()),
+        // The mailbox is full: this stream waits, and so its client.
+        Err(SendError::Full(submit)) => subtree.send(submit).await.map_err(|_| moved()),
+        Err(SendError::Closed(_)) => Err(moved()),
+    }
+}
+
+fn refuse(connection: &Connection, requests: &Requests, error: &Error) {
+    let result = error_result(error);
+    for request in &requests.requests {
+        connection.reply(request.id, result.clone());
+    }
+}
+
+fn moved() -> Error {
+    Error::new(Reason::Unavailable, "the subtree was given up meanwhile: connect again")
+}
+
+fn not_reading() -> Error {
+    Error::new(Reason::Overloaded, "the client does not read its replies")
+}
+
+fn frame(frame: Outgoing) -> ServerFrame {
+    ServerFrame { frame: Some(frame) }
+}
+
+/// The frames of a connection: whatever waits leaves together.
+pub(crate) struct Frames {
+    items: queue::Receiver<Out>,
+    ready: VecDeque<ServerFrame>,
+    shared: Arc<Shared>,
+    /// Why the reading half ended, if it failed.
+    broken: Option<tokio::sync::oneshot::Receiver<Error>>,
+}
+
+impl Frames {
+    fn pack(&mut self, items: Vec<Out>) {
+        let map_epoch = self.shared.map.current().epoch.0;
+        let (mut replies, mut echoes, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for item in items {
+            match item {
+                Out::Reply(reply) => {
+                    bytes += reply.encoded_len();
+                    replies.push(reply);
+                    if bytes >= FRAME_BYTES {
+                        let replies = std::mem::take(&mut replies);
+                        self.ready.push_back(frame(Outgoing::Replies(Replies { map_epoch, replies })));
+                        bytes = 0;
+                    }
+                }
+                Out::Echo(item) => echoes.push(item),
+                Out::Frame(frame) => self.ready.push_back(frame),
+            }
+        }
+        if !replies.is_empty() {
+            self.ready.push_back(frame(Outgoing::Replies(Replies { map_epoch, replies })));
+        }
+        if !echoes.is_empty() {
+            self.ready.push_back(frame(Outgoing::Echo(Echo { items: echoes })));
+        }
+    }
+
+    /// The error of the reading half, once it has failed.
+    fn failure(&mut self, cx: &mut Context<'_>) -> Option<Error> {
+        let broken = self.broken.as_mut()?;
+        match Pin::new(broken).poll(cx) {
+            Poll::Pending => None,
+            Poll::Ready(ended) => {
+                self.broken = None;
+                ended.ok()
+            }
+        }
+    }
+}
+
+impl Stream for Frames {
+    type Item = Result<ServerFrame, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if let Some(error) = self.failure(cx) {
+                return Poll::Ready(Some(Err(error.to_tonic())));
+            }
+            match Pin::new(&mut self.items).poll_next(cx) {
+                Poll::Ready(Some(items)) => self.pack(items),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}

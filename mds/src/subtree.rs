@@ -1,0 +1,231 @@
+//! The actor that owns a subtree.
+//!
+//! Handlers only queue; the work is done in turns ([`turn`]), so that what many
+//! connections sent is run together and no turn holds the rank's thread for
+//! longer than a slice (R27). What takes time runs beside and comes back as an
+//! [`Event`].
+
+mod clients;
+mod commit;
+mod dedup;
+mod fetch;
+mod inos;
+mod job;
+mod purge;
+mod reply;
+mod spill;
+mod statfs;
+mod turn;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use actix::fut::ActorFuture;
+use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
+use pando_cluster_map::ClusterMap;
+use pando_mds_core::Namespace;
+use pando_mds_core::api::{BatchId, CacheUsage};
+use pando_mds_core::pipeline::Pipeline;
+use pando_proto::mds::{Operation, OperationResult, Request};
+use pando_proto::{ClientId, Error, Ino, Rank, ShardId};
+use pando_rpc::{Clock, Lease};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::io::Outside;
+use crate::session::Connection;
+use crate::takeover::{Opened, Ownership};
+pub(crate) use commit::Committed;
+use dedup::Dedup;
+use job::Job;
+pub(crate) use reply::error_result;
+use reply::{Held, Outgoing};
+
+/// Messages that may wait in the mailbox; a stream waits when it is full.
+const MAILBOX: usize = 1024;
+
+/// Requests of one frame of a connection.
+pub(crate) struct Submit {
+    pub connection: Arc<Connection>,
+    pub lowest_unanswered: u64,
+    pub requests: Vec<Request>,
+}
+
+/// One operation without a session.
+pub(crate) struct Call {
+    pub operation: Operation,
+    pub reply: oneshot::Sender<OperationResult>,
+}
+
+/// A newer map.
+pub(crate) struct MapChanged(pub Arc<ClusterMap>);
+
+/// The subtree has another owner, or the rank stops: everything that waits is answered with this.
+pub(crate) struct Stop(pub Error);
+
+/// What came back from outside.
+pub(crate) enum Event {
+    Fetched(Vec<fetch::Arrived>),
+    Committed(Committed),
+    Fenced(ShardId, Result<u64, Error>),
+    Inos(ShardId, Result<(Ino, u64), Error>),
+    Spilled(Ino, Result<(), Error>),
+    Purged(Ino),
+    Usage(Result<(u64, u64), Error>),
+}
+
+macro_rules! messages {
+    ($($message:ty),*) => { $(impl Message for $message { type Result = (); })* };
+}
+messages!(Submit, Call, MapChanged, Stop, Event);
+
+/// What a subtree is made of.
+pub(crate) struct Parts {
+    pub own: Ownership,
+    pub rank: Rank,
+    pub outside: Outside,
+    pub clock: Arc<dyn Clock>,
+    pub lease: Arc<Lease>,
+    pub map: Arc<ClusterMap>,
+    pub cache_bytes: u64,
+    /// Told the cache's use now and then.
+    pub usage: watch::Sender<CacheUsage>,
+}
+
+/// See the module's text.
+pub(crate) struct Subtree {
+    own: Ownership,
+    rank: Rank,
+    outside: Outside,
+    clock: Arc<dyn Clock>,
+    lease: Arc<Lease>,
+    map: Arc<ClusterMap>,
+    usage: watch::Sender<CacheUsage>,
+    cache_bytes: u64,
+    namespace: Namespace,
+    pipeline: Pipeline,
+    dedup: Dedup,
+    /// Work that comes back as events; ends with the actor.
+    tasks: JoinSet<()>,
+    me: Option<Addr<Self>>,
+    events: VecDeque<Event>,
+    runnable: VecDeque<Job>,
+    next_job: u64,
+    /// Wall clock of this turn.
+    now: i64,
+    /// Something may be sent: the pipeline is to be asked.
+    commits_due: bool,
+    commits_in_flight: usize,
+    outgoing: Outgoing,
+    held: Held,
+    fetching: fetch::Fetching,
+    inos: inos::Inos,
+    blocked: BTreeMap<Ino, Vec<Job>>,
+    spills: spill::Spills,
+    purges: purge::Purges,
+    statfs: statfs::Statfs,
+    /// Unlinked inodes of the time before the takeover that may be open somewhere (R19).
+    orphans: BTreeSet<Ino>,
+    /// Sessions that may hold them open and have not registered again.
+    awaited: BTreeSet<ClientId>,
+    /// Set when the actor can serve no longer; what waits is answered with it.
+    ending: Option<Error>,
+    then: AfterDurable,
+    evictions_in_vain: u32,
+    ended: Option<oneshot::Sender<Error>>,
+}
+
+impl Subtree {
+    /// Starts the actor on this thread's LocalSet. The receiver gets the reason when it has ended.
+    pub fn launch(parts: Parts, opened: Opened) -> (Addr<Self>, oneshot::Receiver<Error>) {
+        let (ended, end) = oneshot::channel();
+        let subtree = Self::new(parts, opened, ended);
+        (subtree.start(), end)
+    }
+
+    fn spawn(&mut self, work: impl Future<Output = Event> + 'static) {
+        let Some(me) = self.me.clone() else { return };
+        self.tasks.spawn_local(async move {
+            let event = work.await;
+            // Fails only if the actor is gone, and then nobody waits for the event.
+            let _ = me.send(event).await;
+        });
+    }
+}
+
+impl Actor for Subtree {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        self.me = Some(ctx.address());
+        self.resume();
+        ctx.spawn(Turns);
+    }
+}
+
+/// Polled whenever messages came in, after their handlers: runs a turn.
+struct Turns;
+
+impl ActorFuture<Subtree> for Turns {
+    type Output = ();
+
+    fn poll(
+        self: Pin<&mut Self>,
+        subtree: &mut Subtree,
+        ctx: &mut Context<Subtree>,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<()> {
+        let more = subtree.turn();
+        if subtree.is_over() {
+            subtree.end();
+            ctx.terminate();
+            return Poll::Ready(());
+        }
+        if more {
+            // The other tasks of this thread go first (R27).
+            task.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl Handler<Submit> for Subtree {
+    type Result = ();
+    fn handle(&mut self, submit: Submit, _: &mut Self::Context) {
+        self.submit(submit);
+    }
+}
+
+impl Handler<Call> for Subtree {
+    type Result = ();
+    fn handle(&mut self, call: Call, _: &mut Self::Context) {
+        self.call(call);
+    }
+}
+
+impl Handler<MapChanged> for Subtree {
+    type Result = ();
+    fn handle(&mut self, MapChanged(map): MapChanged, _: &mut Self::Context) {
+        self.map_changed(map);
+    }
+}
+
+impl Handler<Stop> for Subtree {
+    type Result = ();
+    fn handle(&mut self, Stop(error): Stop, _: &mut Self::Context) {
+        self.lose(error);
+    }
+}
+
+impl Handler<Event> for Subtree {
+    type Result = ();
+    fn handle(&mut self, event: Event, _: &mut Self::Context) {
+        self.events.push_back(event);
+    }
+}
+
+/// A batch with what is to be done once it is durable.
+type AfterDurable = BTreeMap<BatchId, Vec<commit::Then>>;

@@ -1,0 +1,140 @@
+//! Each request takes effect once (R9, R10): who was answered what, and who waits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_mds_core::pipeline::CompletedRef;
+use pando_proto::ClientId;
+
+use crate::session::{Connection, WINDOW};
+
+enum Entry {
+    /// Under way; the reply goes to the latest connection that asked.
+    Running(Arc<Connection>),
+    /// Done; the encoded result, and the `q/` record that remembers it.
+    Completed(Bytes, Option<CompletedRef>),
+}
+
+#[derive(Default)]
+struct Table {
+    lowest: u64,
+    entries: BTreeMap<u64, Entry>,
+}
+
+/// What to do with a request.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// New: run it.
+    Run,
+    /// A copy of it is under way; its reply goes to this connection now.
+    Attached,
+    /// It was done.
+    Answer(Bytes),
+    /// Below the window: it was answered and confirmed.
+    Stale,
+    /// Too many requests are unanswered or unconfirmed.
+    Full,
+}
+
+/// The table of a subtree; sessions iterate in order.
+#[derive(Default)]
+pub(super) struct Dedup(BTreeMap<ClientId, Table>);
+
+impl Dedup {
+    /// The client has all answers below `lowest`; the references are to be forgotten.
+    pub fn confirm(&mut self, client: ClientId, lowest: u64) -> Vec<CompletedRef> {
+        let table = self.0.entry(client).or_default();
+        if lowest <= table.lowest {
+            return Vec::new();
+        }
+        table.lowest = lowest;
+        if table.entries.first_key_value().is_none_or(|(first, _)| *first >= lowest) {
+            return Vec::new();
+        }
+        let kept = table.entries.split_off(&lowest);
+        let below = std::mem::replace(&mut table.entries, kept);
+        let mut forgotten = Vec::new();
+        for (request, entry) in below {
+            match entry {
+                Entry::Completed(_, reference) => forgotten.extend(reference),
+                // Confirmed before it was answered: a client that lies about itself. Let it end.
+                running @ Entry::Running(_) => drop(table.entries.insert(request, running)),
+            }
+        }
+        forgotten
+    }
+
+    /// Judges a request before anything else looks at it (R10).
+    pub fn judge(&mut self, client: ClientId, request: u64, connection: &Arc<Connection>) -> Verdict {
+        let table = self.0.entry(client).or_default();
+        let full = table.entries.len() >= WINDOW;
+        match table.entries.get_mut(&request) {
+            Some(Entry::Running(latest)) => {
+                *latest = Arc::clone(connection);
+                Verdict::Attached
+            }
+            Some(Entry::Completed(result, _)) => Verdict::Answer(result.clone()),
+            None if request < table.lowest => Verdict::Stale,
+            None if full => Verdict::Full,
+            None => Verdict::Run,
+        }
+    }
+
+    /// The request could not be answered at once.
+    pub fn running(&mut self, client: ClientId, request: u64, connection: &Arc<Connection>) {
+        let table = self.0.entry(client).or_default();
+        table.entries.entry(request).or_insert_with(|| Entry::Running(Arc::clone(connection)));
+    }
+
+    /// It is answered and to be remembered. The connection that asked last.
+    pub fn complete(
+        &mut self,
+        client: ClientId,
+        request: u64,
+        result: Bytes,
+        reference: Option<CompletedRef>,
+    ) -> Option<Arc<Connection>> {
+        let table = self.0.get_mut(&client)?;
+        match table.entries.insert(request, Entry::Completed(result, reference)) {
+            Some(Entry::Running(connection)) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// It is answered, and repeating it does no harm. The connection that asked last.
+    pub fn finished(&mut self, client: ClientId, request: u64) -> Option<Arc<Connection>> {
+        let table = self.0.get_mut(&client)?;
+        match table.entries.get(&request) {
+            Some(Entry::Running(_)) => match table.entries.remove(&request) {
+                Some(Entry::Running(connection)) => Some(connection),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Takes over what an earlier owner remembered.
+    pub fn adopt(&mut self, client: ClientId, request: u64, result: Bytes, reference: CompletedRef) {
+        let table = self.0.entry(client).or_default();
+        table.entries.insert(request, Entry::Completed(result, Some(reference)));
+    }
+
+    /// The session is over; the references are to be forgotten.
+    pub fn session_gone(&mut self, client: ClientId) -> Vec<CompletedRef> {
+        let table = self.0.remove(&client).unwrap_or_default();
+        let completed = table.entries.into_values().filter_map(|entry| match entry {
+            Entry::Completed(_, reference) => reference,
+            Entry::Running(_) => None,
+        });
+        completed.collect()
+    }
+
+    /// Sessions that sent anything.
+    pub fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.0.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+use super::*;
+use pando_mds_core::api::BatchId;
+use pando_proto::Epoch;
+
+const CLIENT: ClientId = ClientId(3);
+
+fn connection() -> Arc<Connection> {
+    Arc::new(Connection::new(CLIENT, pando_rpc::queue::coalescing(8, 8).0))
+}
+
+fn reference(batch: u64) -> CompletedRef {
+    CompletedRef { epoch: Epoch(1), batch: BatchId(batch) }
+}
+
+#[test]
+fn a_copy_of_a_running_request_attaches_and_gets_the_reply() {
+    let (mut dedup, first, second) = (Dedup::default(), connection(), connection());
+    assert_eq!(dedup.judge(CLIENT, 5, &first), Verdict::Run);
+    dedup.running(CLIENT, 5, &first);
+    assert_eq!(dedup.judge(CLIENT, 5, &second), Verdict::Attached);
+    let latest = dedup.complete(CLIENT, 5, Bytes::from_static(b"r"), Some(reference(1))).unwrap();
+    assert!(Arc::ptr_eq(&latest, &second));
+    assert_eq!(dedup.judge(CLIENT, 5, &first), Verdict::Answer(Bytes::from_static(b"r")));
+}
+
+#[test]
+fn confirmed_requests_are_forgotten_and_then_refused() {
+    let (mut dedup, connection) = (Dedup::default(), connection());
+    for request in 1..4 {
+        dedup.running(CLIENT, request, &connection);
+    }
+    dedup.complete(CLIENT, 1, Bytes::new(), Some(reference(1)));
+    dedup.complete(CLIENT, 2, Bytes::new(), None);
+    assert_eq!(dedup.confirm(CLIENT, 3), [reference(1)]);
+    assert_eq!(dedup.judge(CLIENT, 2, &connection), Verdict::Stale, "R9");
+    assert_eq!(dedup.judge(CLIENT, 3, &connection), Verdict::Attached);
+    assert_eq!(dedup.confirm(CLIENT, 1), [], "the mark never goes back");
+}
+
+#[test]
+fn the_window_is_bounded() {
+    let (mut dedup, connection) = (Dedup::default(), connection());
+    for request in 1..=WINDOW as u64 {
+        dedup.running(CLIENT, request, &connection);
+    }
+    assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::Full);
+    for request in 1..=WINDOW as u64 {
+        dedup.finished(CLIENT, request);
+    }
+    assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::Run);
+}

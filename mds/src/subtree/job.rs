@@ -1,0 +1,39 @@
+//! One operation on its way through the actor.
+
+use std::sync::Arc;
+
+use pando_proto::mds::{Operation, OperationResult};
+use pando_proto::{ClientId, Ino};
+use tokio::sync::oneshot;
+
+use crate::session::Connection;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Work {
+    Operation(Operation),
+    /// Give up an unlinked inode that nobody has open any more.
+    Reap(Ino),
+}
+
+/// Who gets the reply.
+pub(super) enum To {
+    Stream(Arc<Connection>),
+    Unary(oneshot::Sender<OperationResult>),
+    Nobody,
+}
+
+/// An operation that waits to be run, or run again.
+pub(super) struct Job {
+    /// Names it among those that wait for fetches.
+    pub id: u64,
+    pub work: Work,
+    pub client: ClientId,
+    /// Number within the session; 0 without one.
+    pub request: u64,
+    pub to: To,
+    /// Fetches it has waited for so far, and so pins to give back.
+    pub rounds: u32,
+    /// Stands in the dedup table as running.
+    pub tracked: bool,
+}

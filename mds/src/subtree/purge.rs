@@ -1,0 +1,105 @@
+//! Objects of unlinked and cut files are deleted (I7, R22, R23): never before the record that says so is
+//! durable, and that record goes only after the deletes are.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use pando_mds_core::api::FollowUp;
+use pando_proto::Ino;
+use pando_proto::mds::PurgeRecord;
+use pando_proto::osd::{ObjectId, TrimKind};
+
+use super::{Event, Subtree};
+use crate::io::Objects;
+
+/// Files purged at once.
+const MAX_RUNNING: usize = 16;
+/// Objects of one file trimmed at once.
+const TRIMS: usize = 4;
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Purges under way and those that wait. The queue holds 48 bytes for each; it is as long as the row of
+/// `p/` records in the pool, and drains at the rate of the data pool.
+#[derive(Default)]
+pub(super) struct Purges {
+    waiting: VecDeque<(Ino, PurgeRecord)>,
+    running: usize,
+}
+
+impl Purges {
+    /// Records that a takeover found.
+    pub fn adopt(&mut self, purges: impl IntoIterator<Item = (Ino, PurgeRecord)>) {
+        self.waiting.extend(purges);
+    }
+}
+
+impl Subtree {
+    /// What a takeover found goes on as it was (R24: interrupted spills are purged as well).
+    pub(super) fn resume_purges(&mut self, found: Vec<(Ino, PurgeRecord)>) {
+        for (ino, record) in found {
+            let FollowUp::Purge(ino, record) = self.namespace.recover(ino, &record);
+            self.purges.adopt([(ino, record)]);
+        }
+    }
+
+    pub(super) fn add_purge(&mut self, ino: Ino, record: PurgeRecord) {
+        self.purges.waiting.push_back((ino, record));
+        self.start_purges();
+    }
+
+    pub(super) fn start_purges(&mut self) {
+        while self.purges.running < MAX_RUNNING
+            && let Some((ino, record)) = self.purges.waiting.pop_front()
+        {
+            self.purges.running += 1;
+            let objects = Rc::clone(&self.outside.objects);
+            self.spawn(async move {
+                purge(objects, ino, record).await;
+                Event::Purged(ino)
+            });
+        }
+    }
+
+    pub(super) fn purged(&mut self, ino: Ino) {
+        self.purges.running -= 1;
+        let change = self.namespace.purge_done(ino);
+        self.admit_own(change);
+        self.objects_are_cut(ino);
+        self.wake(ino);
+        self.start_purges();
+    }
+}
+
+async fn purge(objects: Rc<dyn Objects>, ino: Ino, record: PurgeRecord) {
+    if record.object_size == 0 {
+        // Never written by us; without a size of objects nothing can be found.
+        tracing::error!(%ino, "a purge record without an object size");
+        return;
+    }
+    let whole = record.from.div_ceil(record.object_size);
+    let end = record.max_size.div_ceil(record.object_size);
+    let cut = (record.from % record.object_size != 0).then(|| record.from / record.object_size);
+    let objects = &objects;
+    let trims = cut.into_iter().chain(whole..end).map(|index| async move {
+        let object = ObjectId { pool: record.pool, ino: ino.0, index };
+        let (kind, offset) = match cut {
+            Some(first) if first == index => (TrimKind::Truncate, record.from % record.object_size),
+            _ => (TrimKind::Delete, 0),
+        };
+        trim(objects, object, record.generation, kind, offset).await;
+    });
+    stream::iter(trims).buffer_unordered(TRIMS).collect::<()>().await;
+}
+
+/// Repeats until it is done: an object that is not deleted is space lost (I7).
+async fn trim(objects: &Rc<dyn Objects>, object: ObjectId, generation: u64, kind: TrimKind, offset: u64) {
+    let mut backoff = BACKOFF_MIN;
+    while let Err(error) = objects.trim(object, generation, kind, offset).await {
+        tracing::warn!(ino = object.ino, index = object.index, %error, "a purge is repeated");
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+    }
+}

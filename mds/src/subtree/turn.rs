@@ -1,0 +1,291 @@
+//! A turn: a slice of events and operations, then everything that they caused leaves (R27).
+
+use std::time::Duration;
+
+use pando_mds_core::Namespace;
+use pando_mds_core::api::{CacheUsage, Context, Done, Outcome};
+use pando_mds_core::pipeline::{Limits, Pipeline};
+use pando_proto::mds::operation::Op;
+use pando_proto::mds::{Operation, OperationResult, operation_result};
+use pando_proto::{ClientId, Error, Reason};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::job::{Job, To, Work};
+use super::reply::error_result;
+use super::{Event, Parts, Subtree};
+use crate::session::clients_of;
+use crate::takeover::Opened;
+
+/// Operations in one turn.
+const OPERATIONS_PER_TURN: usize = 128;
+/// A turn that took this long ends early.
+const TURN: Duration = Duration::from_micros(600);
+/// Operations between two looks at the clock.
+const LOOK: usize = 8;
+/// Steps of eviction at the end of a turn.
+const EVICTION_STEPS: usize = 64;
+/// Slices of eviction in a row that may free nothing.
+const MAX_IN_VAIN: u32 = 16;
+/// Operations that wait for their turn. Windows of sessions keep it far below; unary calls meet it.
+const MAX_RUNNABLE: usize = 16 * 1024;
+/// Bytes of changes that are not in the pool yet; more operations are refused until some are (I8).
+const MAX_PENDING_BYTES: usize = 32 << 20;
+/// Rounds of fetching that an operation may need before it is given up.
+const MAX_ROUNDS: u32 = 20_000;
+const SOON: Duration = Duration::from_millis(10);
+
+impl Subtree {
+    pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Error>) -> Self {
+        let Parts { own, rank, outside, clock, lease, map, cache_bytes, usage } = parts;
+        let config = pando_mds_core::Config {
+            root: own.root,
+            budget_bytes: cache_bytes,
+            inline_limit: map.inline_limit(),
+            object_size: map.object_size(),
+            data_pool: map.data_pool(),
+            ..pando_mds_core::Config::default()
+        };
+        let pipeline = Pipeline::new(
+            own.subtree,
+            own.epoch,
+            own.root.shard(),
+            opened.listed.iter().copied(),
+            opened.next_batch,
+            Limits::default(),
+        );
+        let mut subtree = Self {
+            own,
+            rank,
+            outside,
+            clock,
+            lease,
+            usage,
+            cache_bytes,
+            namespace: Namespace::new(config),
+            pipeline,
+            dedup: Default::default(),
+            tasks: JoinSet::new(),
+            me: None,
+            events: Default::default(),
+            runnable: Default::default(),
+            next_job: 1,
+            now: 0,
+            commits_due: false,
+            commits_in_flight: 0,
+            outgoing: Default::default(),
+            held: Default::default(),
+            fetching: Default::default(),
+            inos: Default::default(),
+            blocked: Default::default(),
+            spills: Default::default(),
+            purges: Default::default(),
+            statfs: Default::default(),
+            orphans: Default::default(),
+            awaited: clients_of(&map),
+            map,
+            ending: None,
+            then: Default::default(),
+            evictions_in_vain: 0,
+            ended: Some(ended),
+        };
+        subtree.adopt(opened);
+        subtree
+    }
+
+    /// What a takeover found.
+    fn adopt(&mut self, opened: Opened) {
+        for (shard, position) in opened.resolved {
+            self.pipeline.adopt_resolved(shard, position.0, position.1);
+        }
+        for (shard, reference, completed) in opened.completed {
+            let mut live = 0;
+            for completed in completed {
+                let client = ClientId(completed.client_id);
+                if self.map.session_is_live(client) {
+                    live += 1;
+                    self.dedup.adopt(client, completed.request, completed.result, reference);
+                }
+            }
+            self.pipeline.adopt_completed(shard, reference, live);
+        }
+        self.orphans = opened.orphans.into_iter().collect();
+        self.resume_purges(opened.purges);
+        if !self.awaited.is_empty() {
+            self.namespace.begin_grace();
+        }
+    }
+
+    /// After the start: goes on with what the takeover found.
+    pub(super) fn resume(&mut self) {
+        self.reap_if_all_are_back();
+        self.start_purges();
+    }
+
+    /// Runs a slice; true if there is more to do at once.
+    pub(super) fn turn(&mut self) -> bool {
+        self.now = self.clock.wall_nanos();
+        let began = self.clock.boottime();
+        let mut left = OPERATIONS_PER_TURN;
+        while left > 0 {
+            if let Some(event) = self.events.pop_front() {
+                self.on_event(event);
+                left = left.saturating_sub(4);
+            } else if self.ending.is_none()
+                && let Some(job) = self.runnable.pop_front()
+            {
+                self.run(job);
+                left -= 1;
+            } else {
+                break;
+            }
+            if left % LOOK == 0 && self.clock.boottime().saturating_sub(began) > TURN {
+                break;
+            }
+        }
+        let evicting = self.flush();
+        evicting || !self.events.is_empty() || (self.ending.is_none() && !self.runnable.is_empty())
+    }
+
+    /// Sends what the turn caused; true if more is to be evicted.
+    fn flush(&mut self) -> bool {
+        if self.ending.is_none() {
+            self.start_fetches();
+            self.send_commits();
+            self.raise_fences();
+        }
+        self.send_replies();
+        while self.tasks.try_join_next().is_some() {}
+        self.evict()
+    }
+
+    /// A slice of eviction (R27); true if another is worth it at once. When all that is left is pinned it is
+    /// tried again with the next turn.
+    fn evict(&mut self) -> bool {
+        let total = |used: &CacheUsage| used.meta_bytes + used.body_bytes;
+        let before = self.namespace.usage();
+        if total(&before) <= self.cache_bytes {
+            self.usage.send_replace(before);
+            return false;
+        }
+        let more = self.namespace.evict(EVICTION_STEPS);
+        let after = self.namespace.usage();
+        self.usage.send_replace(after);
+        self.evictions_in_vain = if total(&after) < total(&before) { 0 } else { self.evictions_in_vain + 1 };
+        more && self.evictions_in_vain % MAX_IN_VAIN != 0
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Fetched(arrived) => self.fetched(arrived),
+            Event::Committed(committed) => self.committed(committed),
+            Event::Fenced(shard, fence) => self.fence_raised(shard, fence),
+            Event::Inos(shard, range) => self.inos_arrived(shard, range),
+            Event::Spilled(ino, outcome) => self.spilled(ino, outcome),
+            Event::Purged(ino) => self.purged(ino),
+            Event::Usage(usage) => self.usage_arrived(usage),
+        }
+    }
+
+    pub(super) fn context(&self, client: ClientId) -> Context {
+        Context { now: self.now, client }
+    }
+
+    pub(super) fn new_job(&mut self, work: Work, client: ClientId, request: u64, to: To) -> Job {
+        let id = self.next_job;
+        self.next_job += 1;
+        Job { id, work, client, request, to, rounds: 0, tracked: false }
+    }
+
+    /// Queues a job, or answers that there are too many.
+    pub(super) fn enqueue(&mut self, job: Job) {
+        if self.runnable.len() >= MAX_RUNNABLE {
+            return self.fail(job, overloaded("too many operations wait for their turn"));
+        }
+        self.runnable.push_back(job);
+    }
+
+    /// Runs an operation to its outcome.
+    pub(super) fn run(&mut self, mut job: Job) {
+        let context = self.context(job.client);
+        let outcome = match &job.work {
+            Work::Operation(operation) => {
+                if matches!(operation.op, Some(Op::Statfs(_))) && !self.space_is_fresh() {
+                    return self.statfs(job);
+                }
+                if self.pipeline.pending_bytes() > MAX_PENDING_BYTES {
+                    return self.fail(job, overloaded("too many changes wait to be durable"));
+                }
+                self.namespace.apply(operation, &context)
+            }
+            Work::Reap(ino) => self.namespace.reap_orphan(*ino, &context),
+        };
+        match outcome {
+            Outcome::Done(done) => self.done(job, done),
+            Outcome::Missing(fetches) => {
+                job.rounds += 1;
+                if job.rounds > MAX_ROUNDS {
+                    return self.fail(job, overloaded("the operation needs more of the cache than there is"));
+                }
+                self.fetch(job, fetches);
+            }
+            Outcome::Wait(ino) => self.wait_for_ino(job, ino),
+            Outcome::NeedInos(shard) => self.need_inos(job, shard),
+            Outcome::NeedSpill(ino) => self.need_spill(job, ino),
+        }
+    }
+
+    pub(super) fn wait_for_ino(&mut self, mut job: Job, ino: pando_proto::Ino) {
+        if self.parked() >= super::fetch::MAX_PARKED {
+            return self.fail(job, overloaded("too many operations wait"));
+        }
+        self.track(&mut job);
+        self.blocked.entry(ino).or_default().push(job);
+    }
+
+    /// Runs again what waited for an ino.
+    pub(super) fn wake(&mut self, ino: pando_proto::Ino) {
+        self.runnable.extend(self.blocked.remove(&ino).unwrap_or_default());
+    }
+
+    fn done(&mut self, job: Job, done: Done) {
+        if job.rounds > 0 {
+            self.namespace.unpin(job.id);
+        }
+        if let (Work::Operation(Operation { op: Some(Op::Reclaim(_)) }), Ok(_)) = (&job.work, &done.result) {
+            self.registered(job.client);
+        }
+        let result = match done.result {
+            Ok(result) => result,
+            Err(error) => error_result(&self.signed(error)),
+        };
+        match done.change {
+            None => self.hold(job, result, done.reads, None),
+            Some(change) => self.change(job, result, done.reads, change),
+        }
+    }
+
+    pub(super) fn fail(&mut self, job: Job, error: Error) {
+        if job.rounds > 0 {
+            self.namespace.unpin(job.id);
+        }
+        let result = error_result(&self.signed(error));
+        self.hold(job, result, Default::default(), None);
+    }
+
+    /// Errors say who found them, and under which epoch.
+    pub(super) fn signed(&self, mut error: Error) -> Error {
+        error.rank = Some(self.rank.0);
+        error.epoch.get_or_insert(self.own.epoch.0);
+        error
+    }
+}
+
+pub(super) fn overloaded(message: &str) -> Error {
+    Error::new(Reason::Overloaded, message).retry_after(SOON)
+}
+
+/// Whether a result is an error.
+pub(super) fn is_error(result: &OperationResult) -> bool {
+    matches!(result.result, Some(operation_result::Result::Error(_)) | None)
+}

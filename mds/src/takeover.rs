@@ -1,0 +1,232 @@
+//! Becoming the owner of a subtree (R3, R5, R19).
+//!
+//! There is no journal to replay: raise the fences, bring batches over several
+//! shards to their end, load who was answered what, serve. A restart takes the
+//! same way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use pando_mds_core::api::BatchId;
+use pando_mds_core::pipeline::CompletedRef;
+use pando_mds_core::pipeline::redo::{self, Position, Redo, Repair};
+use pando_mds_core::records::{FORMAT, Key};
+use pando_proto::mds::{Completed, CompletedRecord, FileKind, InodeRecord, PurgeRecord, ShardListRecord};
+use pando_proto::osd::{CommitOutcome, CommitRequest, RaiseFenceResponse, Record};
+use pando_proto::{Epoch, Error, Ino, Reason, ShardId, SubtreeId};
+use prost::Message as _;
+
+use crate::io::Records;
+
+/// Records in one page of a scan.
+const PAGE: u32 = 512;
+
+/// Which subtree, and under which epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ownership {
+    pub subtree: SubtreeId,
+    pub epoch: Epoch,
+    pub root: Ino,
+}
+
+/// What the new owner knows when it starts to serve.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    pub listed: BTreeSet<ShardId>,
+    /// Above every batch number used in this epoch.
+    pub next_batch: u64,
+    /// Redo records whose parts are all in their shards.
+    pub resolved: Vec<(ShardId, Position)>,
+    pub completed: Vec<(ShardId, CompletedRef, Vec<Completed>)>,
+    pub orphans: Vec<Ino>,
+    pub purges: Vec<(Ino, PurgeRecord)>,
+}
+
+struct TakeOver {
+    records: Rc<dyn Records>,
+    own: Ownership,
+    home: ShardId,
+    positions: BTreeMap<ShardId, Position>,
+    opened: Opened,
+}
+
+/// Takes a subtree over. `now` is for the times of a root directory that is made.
+///
+/// Errors: [`Reason::NotOwner`] when another owner came later; those of the pool.
+pub(crate) async fn take_over(records: Rc<dyn Records>, own: Ownership, now: i64) -> Result<Opened, Error> {
+    let home = own.root.shard();
+    let opened = Opened::default();
+    let mut this = TakeOver { records, own, home, positions: BTreeMap::new(), opened };
+    this.raise_fences().await?;
+    this.resolve().await?;
+    this.load().await?;
+    this.make_root(now).await?;
+    Ok(this.opened)
+}
+
+impl TakeOver {
+    /// Home first: after that no earlier owner can list another shard (R3). Then the listed ones together.
+    async fn raise_fences(&mut self) -> Result<(), Error> {
+        let fence = self.raise_fence(self.home).await?;
+        self.note(self.home, fence)?;
+        let key = Key::ShardList(self.home, self.own.subtree).encode();
+        let list = self.records.get(self.home, vec![key]).await?.into_iter().next().flatten();
+        let list: ShardListRecord = list.as_ref().map(redo::decode_record).transpose()?.unwrap_or_default();
+        self.opened.listed = list.shards.iter().map(|shard| ShardId(*shard as u16)).collect();
+        self.opened.listed.insert(self.home);
+        let others = self.opened.listed.iter().copied().filter(|shard| *shard != self.home);
+        let raised = try_join_all(others.map(|shard| {
+            let raising = self.raise_fence(shard);
+            async move { raising.await.map(|fence| (shard, fence)) }
+        }));
+        for (shard, fence) in raised.await? {
+            self.note(shard, fence)?;
+        }
+        Ok(())
+    }
+
+    fn raise_fence(&self, shard: ShardId) -> crate::io::Io<RaiseFenceResponse> {
+        self.records.raise_fence(shard, self.own.subtree, self.own.epoch)
+    }
+
+    fn note(&mut self, shard: ShardId, fence: RaiseFenceResponse) -> Result<(), Error> {
+        if fence.fence_epoch > self.own.epoch.0 {
+            return Err(not_owner(fence.fence_epoch));
+        }
+        let position = (Epoch(fence.applied_epoch), fence.applied_batch);
+        self.positions.insert(shard, position);
+        if position.0 == self.own.epoch {
+            self.opened.next_batch = self.opened.next_batch.max(position.1 + 1);
+        }
+        self.opened.next_batch = self.opened.next_batch.max(1);
+        Ok(())
+    }
+
+    /// Applies the redo parts that their shards lack (R5); see [`redo::plan`].
+    async fn resolve(&mut self) -> Result<(), Error> {
+        let (from, to) = self.own_range(|subtree| Key::Redo(self.home, subtree, Epoch(0), 0));
+        let mut redos = Vec::new();
+        for (shard, key, value) in self.scan_all(from, to).await? {
+            if let Some(Key::Redo(_, _, epoch, batch)) = Key::decode(shard, &key) {
+                redos.push(Redo { shard, position: (epoch, batch), parts: redo::decode(&value)? });
+            }
+        }
+        let ours = redos.iter().filter(|redo| redo.position.0 == self.own.epoch);
+        if let Some(highest) = ours.map(|redo| redo.position.1).max() {
+            self.opened.next_batch = self.opened.next_batch.max(highest + 1);
+        }
+        self.opened.resolved = redos.iter().map(|redo| (redo.shard, redo.position)).collect();
+        let batch = self.opened.next_batch;
+        let repairs = redo::plan(&self.positions, redos);
+        if repairs.is_empty() {
+            return Ok(());
+        }
+        self.opened.next_batch += 1;
+        try_join_all(repairs.into_iter().map(|(shard, repair)| self.commit(shard, batch, repair))).await?;
+        Ok(())
+    }
+
+    fn commit(&self, shard: ShardId, batch: u64, repair: Repair) -> crate::io::Io<()> {
+        let committing = self.records.commit(CommitRequest {
+            shard: shard.0.into(),
+            subtree: self.own.subtree.0,
+            epoch: self.own.epoch.0,
+            batch,
+            puts: repair.puts,
+            deletes: repair.deletes,
+            map_epoch: 0,
+        });
+        Box::pin(async move {
+            let response = committing.await?;
+            match response.outcome() {
+                CommitOutcome::Done => Ok(()),
+                _ => Err(not_owner(response.fence_epoch)),
+            }
+        })
+    }
+
+    /// Who was answered what, what is unlinked but open, and what is to be purged.
+    async fn load(&mut self) -> Result<(), Error> {
+        let (from, to) = self.own_range(|subtree| Key::Completed(self.home, subtree, Epoch(0), 0));
+        for (shard, key, value) in self.scan_all(from, to).await? {
+            if let Some(Key::Completed(_, _, epoch, batch)) = Key::decode(shard, &key) {
+                let record: CompletedRecord = redo::decode_record(&value)?;
+                let reference = CompletedRef { epoch, batch: BatchId(batch) };
+                self.opened.completed.push((shard, reference, record.completed));
+            }
+        }
+        for (shard, key, _) in self.scan_all(Bytes::from_static(b"o"), Bytes::from_static(b"p")).await? {
+            if let Some(Key::Orphan(ino)) = Key::decode(shard, &key) {
+                self.opened.orphans.push(ino);
+            }
+        }
+        for (shard, key, value) in self.scan_all(Bytes::from_static(b"p"), Bytes::from_static(b"q")).await? {
+            if let Some(Key::Purge(ino)) = Key::decode(shard, &key) {
+                self.opened.purges.push((ino, redo::decode_record(&value)?));
+            }
+        }
+        Ok(())
+    }
+
+    fn own_range(&self, key: impl Fn(SubtreeId) -> Key) -> (Bytes, Bytes) {
+        let next = SubtreeId(self.own.subtree.0 + 1);
+        (key(self.own.subtree).encode(), key(next).encode())
+    }
+
+    /// All records of a range in all listed shards, shards in parallel.
+    async fn scan_all(&self, from: Bytes, to: Bytes) -> Result<Vec<(ShardId, Bytes, Bytes)>, Error> {
+        let scans = self.opened.listed.iter().map(|shard| scan(&self.records, *shard, from.clone(), to.clone()));
+        Ok(try_join_all(scans).await?.into_iter().flatten().collect())
+    }
+
+    async fn make_root(&mut self, now: i64) -> Result<(), Error> {
+        let key = Key::Inode(self.own.root).encode();
+        let found = self.records.get(self.home, vec![key.clone()]).await?;
+        if self.own.root != Ino::ROOT || found.first().is_some_and(Option::is_some) {
+            return Ok(());
+        }
+        let root = InodeRecord {
+            kind: FileKind::Directory.into(),
+            mode: 0o755,
+            nlink: 2,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            birth_time: now,
+            version: 1,
+            // The root is its own parent.
+            parent: Ino::ROOT.0,
+            ..InodeRecord::default()
+        };
+        let mut value = BytesMut::with_capacity(1 + root.encoded_len());
+        value.put_u8(FORMAT);
+        value.put_slice(&root.encode_to_vec());
+        let batch = self.opened.next_batch;
+        self.opened.next_batch += 1;
+        let put = Record { key, value: value.freeze() };
+        self.commit(self.home, batch, Repair { puts: vec![put], deletes: Vec::new() }).await
+    }
+}
+
+async fn scan(
+    records: &Rc<dyn Records>,
+    shard: ShardId,
+    from: Bytes,
+    to: Bytes,
+) -> Result<Vec<(ShardId, Bytes, Bytes)>, Error> {
+    let (mut found, mut start) = (Vec::new(), from);
+    loop {
+        let (page, next) = records.scan(shard, start.clone(), to.clone(), PAGE).await?;
+        found.extend(page.into_iter().map(|(key, value)| (shard, key, value)));
+        match next {
+            Some(next) if next > start => start = next,
+            _ => return Ok(found),
+        }
+    }
+}
+
+fn not_owner(fence: u64) -> Error {
+    Error::new(Reason::NotOwner, "another rank has taken this subtree over").with_epoch(fence)
+}
