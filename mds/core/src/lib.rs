@@ -27,6 +27,7 @@ mod inos;
 mod namespace;
 mod ops;
 mod permission;
+pub mod pipeline;
 pub mod records;
 mod resolve;
 mod spill;
