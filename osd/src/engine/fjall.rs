@@ -245,7 +245,7 @@ fn value_error(space: Space, key: &[u8], error: fjall::Error) -> EngineError {
 fn engine_error(error: fjall::Error) -> EngineError {
     let corrupt = |error: &fjall::Error| EngineError::Corrupt { what: format!("the database ({error})") };
     match &error {
-        fjall::Error::Io(e) | fjall::Error::Storage(LsmError::Io(e)) => io_error(e),
+        fjall::Error::Io(e) | fjall::Error::Storage(LsmError::Io(e)) => super::io_error(e),
         fjall::Error::Storage(_)
         | fjall::Error::JournalRecovery(_)
         | fjall::Error::Decompress(_)
@@ -253,18 +253,6 @@ fn engine_error(error: fjall::Error) -> EngineError {
         | fjall::Error::InvalidTag(_)
         | fjall::Error::Unrecoverable => corrupt(&error),
         fjall::Error::Poisoned => EngineError::Io("an earlier write failed: start the osd again".to_owned()),
-        _ => EngineError::Io(error.to_string()),
-    }
-}
-
-fn io_error(error: &std::io::Error) -> EngineError {
-    use std::io::ErrorKind;
-    match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => EngineError::Full,
-        // Files that end too early, or hold what no writer put there.
-        ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
-            EngineError::Corrupt { what: format!("the database ({error})") }
-        }
         _ => EngineError::Io(error.to_string()),
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod commit;
 pub mod directory;
+pub mod file;
 pub mod fjall;
 pub mod format;
 pub mod memory;
@@ -122,7 +123,7 @@ pub enum EngineKind {
     /// An LSM tree: [`fjall::FjallEngine`].
     #[default]
     Fjall,
-    /// Objects in plain files: `file::FileEngine`.
+    /// Objects in plain files: [`file::FileEngine`].
     File,
     /// Nothing on disk, gone with the process: [`memory::MemoryEngine`].
     Memory,
@@ -186,8 +187,21 @@ pub fn open(
     let directory = Directory::open(dir, kind, options.cluster)?;
     let engine: Arc<dyn Engine> = match kind {
         EngineKind::Fjall => Arc::new(fjall::FjallEngine::open(&directory.path().join("fjall"), options)?),
-        EngineKind::File => return Err(EngineError::Invalid("engine `file`: not there yet".to_owned())),
+        EngineKind::File => Arc::new(file::FileEngine::open(directory.path(), options)?),
         EngineKind::Memory => unreachable!("returned above"),
     };
     Ok((engine, directory))
+}
+
+/// What the operating system says, as far as callers must tell apart.
+fn io_error(error: &std::io::Error) -> EngineError {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => EngineError::Full,
+        // Files that end too early, or hold what no writer put there.
+        ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
+            EngineError::Corrupt { what: format!("the store ({error})") }
+        }
+        _ => EngineError::Io(error.to_string()),
+    }
 }

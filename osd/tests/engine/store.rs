@@ -1,0 +1,87 @@
+//! An engine in a directory of its own that can be closed and opened again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_osd::engine::{self, Change, Directory, Engine, EngineKind, EngineOptions, ObjectKey, Transaction};
+use pando_proto::{Ino, PgId, PoolId};
+use tempfile::TempDir;
+
+pub const PG: PgId = PgId { pool: PoolId(2), index: 5 };
+pub const OTHER_PG: PgId = PgId { pool: PoolId(1), index: u32::MAX };
+
+pub struct Store {
+    kind: EngineKind,
+    dir: TempDir,
+    open: Option<(Arc<dyn Engine>, Directory)>,
+}
+
+impl Store {
+    pub fn new(kind: EngineKind) -> Self {
+        let mut store = Self { kind, dir: tempfile::tempdir().unwrap(), open: None };
+        store.reopen();
+        store
+    }
+
+    /// Closes and opens; memory has nothing to open again.
+    pub fn reopen(&mut self) {
+        if self.kind == EngineKind::Memory && self.open.is_some() {
+            return;
+        }
+        self.close();
+        self.open = Some(engine::open(self.kind, self.dir.path(), &options()).unwrap());
+    }
+
+    pub fn close(&mut self) {
+        self.open = None;
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.open.as_ref().unwrap().0
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn commit(&self, changes: Vec<Change>) {
+        self.engine().commit(&[transaction(changes)]).unwrap();
+    }
+
+    pub fn read(&self, object: ObjectKey, offset: u64, length: u64) -> Bytes {
+        self.engine().read(PG, object, offset, length).unwrap()
+    }
+
+    pub fn size(&self, object: ObjectKey) -> u64 {
+        self.engine().header(PG, object).unwrap().unwrap().size
+    }
+
+    pub fn stored(&self, object: ObjectKey) -> u64 {
+        self.engine().stored_bytes(PG, object).unwrap()
+    }
+}
+
+pub fn options() -> EngineOptions {
+    EngineOptions { cache_bytes: 4 << 20, memtable_bytes: 1 << 20, ..EngineOptions::default() }
+}
+
+pub fn transaction(changes: Vec<Change>) -> Transaction {
+    Transaction { pg: PG, changes }
+}
+
+pub fn object(index: u64) -> ObjectKey {
+    ObjectKey { ino: Ino(77), index }
+}
+
+pub fn put(key: &[u8], value: &[u8]) -> Change {
+    Change::Put { key: Bytes::copy_from_slice(key), value: Bytes::copy_from_slice(value) }
+}
+
+pub fn write(object: ObjectKey, offset: u64, data: &[u8]) -> Change {
+    Change::Write { object, offset, data: Bytes::copy_from_slice(data) }
+}
+
+pub fn delete_range(start: &'static [u8], end: &'static [u8]) -> Change {
+    Change::DeleteRange { start: Bytes::from_static(start), end: Bytes::from_static(end) }
+}
