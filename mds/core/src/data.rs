@@ -40,6 +40,14 @@ pub(crate) fn check_idle(view: &View<'_>, ino: Ino) -> Step<()> {
     if view.ns.busy.contains_key(&ino) { Err(Stop::Wait(ino)) } else { Ok(()) }
 }
 
+/// The file has to move to objects. Its body is in memory then, for the intent to take.
+pub(crate) fn need_spill(view: &mut View<'_>, ino: Ino, inode: &Inode) -> Stop {
+    match view.body(ino, inode) {
+        Ok(_) => Stop::NeedSpill(ino),
+        Err(stop) => stop,
+    }
+}
+
 /// An empty inline file becomes an empty file in objects: no bytes move.
 pub(crate) fn to_objects(view: &View<'_>, inode: &mut Inode) {
     inode.home = DataHome::Objects as i32;
@@ -67,7 +75,7 @@ pub(crate) fn set_size(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u
     } else if inode.size == 0 {
         to_objects(view, inode);
     } else {
-        return Err(Stop::NeedSpill(ino));
+        return Err(need_spill(view, ino, inode));
     }
     inode.size = size;
     Ok(())

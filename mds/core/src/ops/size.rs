@@ -6,10 +6,10 @@ use pando_proto::Errno;
 use pando_proto::mds::{GrantSizeRequest, GrantSizeResponse, ReportSizeRequest, ReportSizeResponse, SizeReport};
 
 use super::flag;
-use crate::data::{check_writable, clear_privileges, to_objects};
+use crate::data::{check_writable, clear_privileges, need_spill, to_objects};
 use crate::handles::{Handle, HandleChange};
 use crate::inode::{Inode, attr, in_objects, placement, touch};
-use crate::stop::{Step, Stop, invalid};
+use crate::stop::{Step, invalid};
 use crate::view::View;
 
 fn writer(view: &View<'_>, number: u64) -> Step<Handle> {
@@ -30,7 +30,7 @@ pub(crate) fn grant(view: &mut View<'_>, request: &GrantSizeRequest) -> Step<Gra
             return Ok(GrantSizeResponse { placement: placement(&inode) });
         }
         if inode.size > 0 {
-            return Err(Stop::NeedSpill(ino));
+            return Err(need_spill(view, ino, &inode));
         }
         to_objects(view, &mut changed);
         dirty = true;

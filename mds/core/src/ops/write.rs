@@ -6,10 +6,10 @@ use pando_proto::Errno;
 use pando_proto::mds::{WriteRequest, WriteResponse};
 
 use super::flag;
-use crate::data::{check_writable, clear_privileges, grant, overlaid, to_objects};
+use crate::data::{check_writable, clear_privileges, grant, need_spill, overlaid, to_objects};
 use crate::handles::{Handle, HandleChange};
 use crate::inode::{Inode, attr, in_objects, modified, placement, touch};
-use crate::stop::{Step, Stop};
+use crate::stop::Step;
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &WriteRequest) -> Step<WriteResponse> {
@@ -37,7 +37,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &WriteRequest) -> Step<WriteResp
     }
     if end > view.ns.config.inline_limit.max(inode.size) {
         if inode.size > 0 {
-            return Err(Stop::NeedSpill(ino));
+            return Err(need_spill(view, ino, &inode));
         }
         return in_objects_at(view, request, handle, &inode, offset, end, append);
     }

@@ -1,0 +1,13 @@
+//! The namespace driven as its shell drives it, over a store in memory.
+
+mod budget;
+mod hostile;
+mod inodes;
+mod links;
+mod model;
+mod names;
+mod open_files;
+mod permissions;
+mod random;
+mod rig;
+mod sizes;
