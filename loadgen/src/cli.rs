@@ -4,12 +4,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pando_local_cluster::{EngineKind, Options as ClusterOptions};
 
+use crate::replay::acks::Acks;
 use crate::report::{Report, rss_bytes};
+use crate::small_files::{self, inline_2013};
+use crate::target::Target;
+use crate::target::embedded::Embedded;
+use crate::target::pando::Pando;
 use crate::target::posix::Posix;
-use crate::trace::{self, PhaseName};
-use crate::{compare, replay};
+use crate::trace::{self, PhaseName, Trace};
+use crate::{compare, floor, replay};
 
 /// Load for Pando and any mounted file system, with every result and byte checked.
 #[derive(Parser)]
@@ -25,6 +32,10 @@ enum Command {
     Replay(ReplayArgs),
     /// After a crash and a restart: checks that nothing that `replay --record-acks` saw acknowledged is missing.
     VerifyAcks(VerifyArgs),
+    /// Creates, stats, reads, overwrites, renames, lists and unlinks many small files.
+    SmallFiles(SmallFilesArgs),
+    /// What this machine allows, and how near Pando is.
+    Floor(FloorArgs),
     /// Prints the ratios of two reports.
     Compare {
         /// The report to compare with.
@@ -58,20 +69,120 @@ impl FromStr for TargetName {
     }
 }
 
+/// The cluster in this process; meaningless for other targets.
+#[derive(Args)]
+#[command(next_help_heading = "Cluster in this process")]
+struct ClusterArgs {
+    /// Members of the Raft group: 1, 3 or 5.
+    #[arg(long, default_value_t = 1)]
+    mons: u32,
+    /// Object storage daemons.
+    #[arg(long, default_value_t = 3)]
+    osds: u32,
+    /// Copies of everything, 1 to 3.
+    #[arg(long, default_value_t = 3)]
+    replicas: u32,
+    /// `fjall`, `file` or `memory`
+    #[arg(long, default_value = "fjall")]
+    engine: EngineKind,
+    /// Budget of the metadata server's cache, in MiB.
+    #[arg(long, default_value_t = 256)]
+    mds_cache_mib: u64,
+    /// Largest file that is kept with its inode, in bytes; without it the cluster's default.
+    #[arg(long)]
+    inline_limit: Option<u64>,
+    /// Where the cluster puts its data for the time of the run; without it the system's temporary directory.
+    #[arg(long)]
+    data: Option<PathBuf>,
+}
+
+/// The options of a cluster, and the directory that goes away with it.
+struct ClusterPlan {
+    options: ClusterOptions,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl ClusterArgs {
+    fn plan(&self) -> anyhow::Result<ClusterPlan> {
+        let directory = self.data.as_deref().map(tempfile::tempdir_in).transpose();
+        let directory = directory.context("cannot make a directory for the cluster's data")?;
+        let options = ClusterOptions {
+            data: directory.as_ref().map(|directory| directory.path().join("cluster")),
+            mons: self.mons,
+            osds: self.osds,
+            replicas: self.replicas,
+            engine: self.engine,
+            mds_cache_bytes: self.mds_cache_mib << 20,
+            inline_limit: self.inline_limit,
+            ..ClusterOptions::default()
+        };
+        Ok(ClusterPlan { options, _directory: directory })
+    }
+}
+
+#[derive(Args)]
+struct OutputArgs {
+    /// Threads that carry the clients of a Pando target.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    client_threads: u16,
+    /// Writes the report as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    fn finish(&self, report: &Report) -> anyhow::Result<ExitCode> {
+        report.print();
+        if let Some(file) = &self.json {
+            report.write(file)?;
+        }
+        let clean = report.mismatches == 0 && !report.interrupted;
+        Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
 #[derive(Args)]
 struct TargetArgs {
     /// `pando` (a cluster in this process), `pando:HOST:PORT[,HOST:PORT]` or `posix:DIR`
     #[arg(long, default_value = "pando")]
     target: TargetName,
-    /// Threads that carry the clients of a Pando target.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    client_threads: u16,
     /// Process of the metadata server, to report its memory (`pando:` only).
     #[arg(long)]
     mds_pid: Option<u32>,
-    /// Writes the report as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// A workload for any target.
+trait Workload {
+    fn run<T: Target>(&self, target: &T) -> anyhow::Result<Report>;
+}
+
+impl TargetArgs {
+    fn threads(&self) -> usize {
+        self.output.client_threads.into()
+    }
+
+    fn run(&self, workload: &impl Workload) -> anyhow::Result<ExitCode> {
+        let mut report = match &self.target {
+            TargetName::Posix(dir) => workload.run(&Posix::new(dir))?,
+            TargetName::Pando(mons) => workload.run(&Pando::new(mons))?,
+            TargetName::Embedded => {
+                let plan = self.cluster.plan()?;
+                let options = plan.options.clone();
+                let label = format!(
+                    "pando (embedded: {} mon, {} osd, {} replicas, {})",
+                    options.mons, options.osds, options.replicas, options.engine
+                );
+                let cluster = Embedded::start(options)?;
+                workload.run(&Pando::new(cluster.mons()).called(label))?
+            }
+        };
+        report.mds_rss_bytes = self.mds_pid.and_then(|pid| rss_bytes(&pid.to_string()));
+        self.output.finish(&report)
+    }
 }
 
 #[derive(Args)]
@@ -109,6 +220,8 @@ impl Cli {
         match self.command {
             Command::Replay(args) => args.run(),
             Command::VerifyAcks(args) => args.run(),
+            Command::SmallFiles(args) => args.run(),
+            Command::Floor(args) => args.run(),
             Command::Compare { a, b } => {
                 print!("{}", compare::compare(&Report::read(&a)?, &Report::read(&b)?));
                 Ok(ExitCode::SUCCESS)
@@ -117,48 +230,158 @@ impl Cli {
     }
 }
 
-impl TargetArgs {
-    fn finish(&self, mut report: Report) -> anyhow::Result<ExitCode> {
-        report.mds_rss_bytes = self.mds_pid.and_then(|pid| rss_bytes(&pid.to_string()));
-        report.print();
-        if let Some(file) = &self.json {
-            report.write(file)?;
-        }
-        let clean = report.mismatches == 0 && !report.interrupted;
-        Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-}
-
 impl ReplayArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
-        anyhow::ensure!(self.phases.is_sorted(), "phases come in the order unpack, build, remove");
+        anyhow::ensure!(
+            self.phases.windows(2).all(|pair| pair[0] < pair[1]),
+            "phases come once each, in the order unpack, build, remove"
+        );
         let trace = trace::load(&self.trace)?;
         let options = replay::Options {
             clients: self.clients as usize,
-            threads: self.target.client_threads.into(),
+            threads: self.target.threads(),
             phases: self.phases,
             seed: self.seed,
             record_acks: self.record_acks,
             trace_name: self.trace.to_string(),
         };
-        let report = match &self.target.target {
-            TargetName::Posix(dir) => replay::run(&Posix::new(dir), &trace, &options)?,
-            TargetName::Embedded | TargetName::Pando(_) => anyhow::bail!("not built yet"),
-        };
-        self.target.finish(report)
+        self.target.run(&ReplayJob { trace: &trace, options: &options })
+    }
+}
+
+struct ReplayJob<'a> {
+    trace: &'a Trace,
+    options: &'a replay::Options,
+}
+
+impl Workload for ReplayJob<'_> {
+    fn run<T: Target>(&self, target: &T) -> anyhow::Result<Report> {
+        replay::run(target, self.trace, self.options)
     }
 }
 
 impl VerifyArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let acks = replay::acks::Acks::read(&self.file)?;
+        anyhow::ensure!(
+            self.target.target != TargetName::Embedded,
+            "a cluster in this process holds nothing to verify: name a running one with --target pando:HOST:PORT"
+        );
+        let acks = Acks::read(&self.file)?;
         let trace = trace::load(&acks.header.trace.parse::<trace::Source>()?)?;
-        let threads = self.target.client_threads.into();
-        let report = match &self.target.target {
-            TargetName::Posix(dir) => replay::verify::run(&Posix::new(dir), &trace, &acks, threads)?,
-            TargetName::Embedded => anyhow::bail!("a cluster in this process holds nothing to verify: name its mons"),
-            TargetName::Pando(_) => anyhow::bail!("not built yet"),
+        self.target.run(&VerifyJob { trace: &trace, acks: &acks, threads: self.target.threads() })
+    }
+}
+
+struct VerifyJob<'a> {
+    trace: &'a Trace,
+    acks: &'a Acks,
+    threads: usize,
+}
+
+impl Workload for VerifyJob<'_> {
+    fn run<T: Target>(&self, target: &T) -> anyhow::Result<Report> {
+        replay::verify::run(target, self.trace, self.acks, self.threads)
+    }
+}
+
+#[derive(Args)]
+struct SmallFilesArgs {
+    /// How many in all.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    files: u32,
+    /// Bytes of each.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(0..=64 << 20))]
+    size: u64,
+    /// Each works on its share of the files.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    clients: u32,
+    /// Which phases, in order. Without `create` they need the files of an earlier run with the same numbers and seed.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = small_files::Phase::ALL)]
+    phases: Vec<small_files::Phase>,
+    /// Files of one call for create, stat and read.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    batch: u32,
+    /// File contents follow from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A fixed experiment instead, on clusters in this process.
+    #[arg(long, value_enum)]
+    experiment: Option<Experiment>,
+    /// In the experiment: starts the metadata server anew before each reading, so that it is cold too.
+    #[arg(long, requires = "experiment")]
+    cold_mds: bool,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// 1000, 2000 and 3000 files of 1 KB read by a cold client, bodies inline and not.
+    #[value(name = "inline-2013")]
+    Inline2013,
+}
+
+impl SmallFilesArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        if self.experiment == Some(Experiment::Inline2013) {
+            anyhow::ensure!(
+                self.target.target == TargetName::Embedded,
+                "the experiment sets up clusters of its own: leave --target away"
+            );
+            let plan = self.target.cluster.plan()?;
+            let report = inline_2013::run(&plan.options, self.seed, self.cold_mds)?;
+            print!("{}", inline_2013::table(&report));
+            return self.target.output.finish(&report);
+        }
+        let options = small_files::Options {
+            files: self.files as usize,
+            size: self.size,
+            clients: self.clients as usize,
+            threads: self.target.threads(),
+            phases: self.phases,
+            batch: self.batch as usize,
+            seed: self.seed,
         };
-        self.target.finish(report)
+        self.target.run(&SmallFilesJob(&options))
+    }
+}
+
+struct SmallFilesJob<'a>(&'a small_files::Options);
+
+impl Workload for SmallFilesJob<'_> {
+    fn run<T: Target>(&self, target: &T) -> anyhow::Result<Report> {
+        small_files::run(target, self.0)
+    }
+}
+
+#[derive(Args)]
+struct FloorArgs {
+    /// Each with one request in flight.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    clients: u32,
+    /// For each figure.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// File contents follow from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+impl FloorArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let plan = self.cluster.plan()?;
+        let report = floor::run(&floor::Options {
+            clients: self.clients as usize,
+            threads: self.output.client_threads.into(),
+            seconds: self.seconds,
+            seed: self.seed,
+            cluster: plan.options.clone(),
+        })?;
+        print!("{}", floor::table(&report));
+        self.output.finish(&report)
     }
 }

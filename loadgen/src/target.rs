@@ -1,5 +1,7 @@
 //! What a workload runs on: any file system behind two traits.
 
+pub mod embedded;
+pub mod pando;
 pub mod posix;
 
 use std::fmt;
@@ -99,8 +101,35 @@ pub trait Session {
     async fn make_root(&mut self) -> Outcome<()>;
     /// Removes the client's empty directory.
     async fn remove_root(&mut self) -> Outcome<()>;
+    /// Ends the client.
+    async fn end(self) -> Outcome<()>;
     /// Names in a directory, without `.` and `..`.
     async fn list(&mut self, path: &str) -> Outcome<Vec<String>>;
+
+    /// [`create`](Self::create) of many files, in one call where the target has one.
+    async fn create_many(&mut self, files: &[(String, Body)], mode: u32) -> Vec<Outcome<()>> {
+        let mut outcomes = Vec::with_capacity(files.len());
+        for (path, body) in files {
+            outcomes.push(self.create(path, mode, *body).await);
+        }
+        outcomes
+    }
+    /// [`read_file`](Self::read_file) of many files.
+    async fn read_many(&mut self, paths: &[String]) -> Vec<Outcome<Vec<u8>>> {
+        let mut outcomes = Vec::with_capacity(paths.len());
+        for path in paths {
+            outcomes.push(self.read_file(path).await.map(<[u8]>::to_vec));
+        }
+        outcomes
+    }
+    /// [`stat`](Self::stat) of many paths, symlinks followed.
+    async fn stat_many(&mut self, paths: &[String]) -> Vec<Outcome<Attributes>> {
+        let mut outcomes = Vec::with_capacity(paths.len());
+        for path in paths {
+            outcomes.push(self.stat(path, true).await);
+        }
+        outcomes
+    }
 
     /// mkdir(2)
     async fn mkdir(&mut self, path: &str, mode: u32) -> Outcome<()>;

@@ -39,30 +39,20 @@ pub(super) struct Client<'a, T: Target> {
 ///
 /// Errors: what keeps the client from starting.
 pub(super) async fn run<T: Target>(shared: &Shared<'_, T>, number: usize) -> anyhow::Result<Tally> {
-    let started = start(shared, number).await;
+    let mut started = start(shared, number).await;
     // All clients meet at each barrier, also those that could not start: none waits for ever.
     shared.barrier.wait().await;
-    let (mut client, mut failed) = match started {
-        Ok(client) => (Some(client), None),
-        Err(error) => (None, Some(error)),
-    };
     for (index, name) in shared.options.phases.iter().enumerate() {
         shared.barrier.wait().await;
         let phase = shared.trace.phases.iter().find(|phase| phase.name == *name);
-        if let (Some(client), Some(phase)) = (&mut client, phase) {
+        if let (Ok(client), Some(phase)) = (&mut started, phase) {
             client.phase(index, phase).await;
         }
     }
     shared.barrier.wait().await;
-    if let Some(client) = &mut client
-        && let Err(error) = client.finish().await
-    {
-        failed = Some(error);
-    }
-    match (client, failed) {
-        (Some(client), None) => Ok(client.tally),
-        (_, Some(error)) => Err(error),
-        (None, None) => Ok(Tally::default()),
+    match started {
+        Ok(client) => client.finish().await,
+        Err(error) => Err(error),
     }
 }
 
@@ -162,12 +152,16 @@ impl<T: Target> Client<'_, T> {
         }
     }
 
-    /// The tree is empty again: takes its root away, except where a later check wants to see it.
-    async fn finish(&mut self) -> anyhow::Result<()> {
+    /// If the tree is empty again takes its root away, except where a later check wants to see it.
+    async fn finish(mut self) -> anyhow::Result<Tally> {
+        if self.tally.interrupted {
+            return Ok(self.tally);
+        }
         let ended = self.shared.options.phases.last() == Some(&PhaseName::Remove);
-        if ended && self.shared.acks.is_none() && !self.tally.interrupted && self.shared.mismatches.count() == 0 {
+        if ended && self.shared.acks.is_none() && self.shared.mismatches.count() == 0 {
             self.session.remove_root().await?;
         }
-        Ok(())
+        self.session.end().await?;
+        Ok(self.tally)
     }
 }

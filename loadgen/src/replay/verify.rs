@@ -78,7 +78,9 @@ async fn walk<T: Target>(
     while let Some((path, before, after)) = todo.pop() {
         walker.check(&path, before, after, &mut todo).await?;
     }
-    Ok((walker.nodes, walker.bytes))
+    let (nodes, bytes) = (walker.nodes, walker.bytes);
+    walker.session.end().await?;
+    Ok((nodes, bytes))
 }
 
 type Pair = (String, Option<NodeId>, Option<NodeId>);

@@ -99,6 +99,10 @@ impl Session for FaultySession {
         touch_handle(handle: &mut Handle) -> ();
     }
 
+    async fn end(self) -> Outcome<()> {
+        self.inner.end().await
+    }
+
     async fn unlink(&mut self, path: &str) -> Outcome<()> {
         if self.strikes(Fault::Unreachable) {
             return Err(Failure::new(Errno::ETIMEDOUT));

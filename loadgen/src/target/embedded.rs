@@ -1,0 +1,48 @@
+//! A whole cluster within this process, for targets that need one of their own.
+
+use anyhow::Context as _;
+use pando_local_cluster::{LocalCluster, Options};
+use tokio::runtime::Runtime;
+
+/// A running cluster; dropping it shuts it down and removes temporary data.
+pub struct Embedded {
+    runtime: Runtime,
+    cluster: Option<LocalCluster>,
+}
+
+impl Embedded {
+    /// Starts one.
+    pub fn start(options: Options) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("cluster")
+            .enable_all()
+            .build()
+            .context("cannot start a runtime")?;
+        let cluster = runtime.block_on(LocalCluster::start(options)).context("cannot start a cluster")?;
+        Ok(Self { runtime, cluster: Some(cluster) })
+    }
+
+    /// Its mons, as `HOST:PORT,HOST:PORT`.
+    pub fn mons(&self) -> String {
+        self.cluster.as_ref().map(|cluster| cluster.mon_addresses().join(",")).unwrap_or_default()
+    }
+
+    /// Kills the metadata server and starts it again, with nothing in memory.
+    pub fn restart_mds(&mut self) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        self.runtime.block_on(async {
+            cluster.kill_mds(0).await?;
+            cluster.restart_mds(0).await
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.take() {
+            self.runtime.block_on(cluster.shutdown());
+        }
+    }
+}
