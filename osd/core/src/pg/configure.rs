@@ -30,6 +30,10 @@ impl Pg {
         }
         let lead = self.configuration.members.first() == Some(&self.me);
         let follow = self.configuration.members.contains(&self.me) || self.configuration.joining.contains(&self.me);
+        if follow && matches!(self.role, Role::Member(_)) && self.stored.promised == self.configuration.number {
+            // Its primary was faster than the map.
+            return;
+        }
         match std::mem::replace(&mut self.role, Role::Outsider) {
             Role::Primary(mut primary) if lead => {
                 primary.restart();

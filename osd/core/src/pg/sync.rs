@@ -38,7 +38,7 @@ pub(super) struct Sync {
 enum Step {
     /// Waits until writes under way are durable here, then reads.
     Waiting(PageQuery),
-    Reading(u64, PageQuery),
+    Reading(u64),
     Asking(u64, PageRange),
     Installing(u64, Cursor),
     Finishing(u64),
@@ -90,7 +90,7 @@ impl Pg {
                 let query = query.clone();
                 next_ticket += 1;
                 sync.read_after = durable;
-                sync.step = Step::Reading(next_ticket, query.clone());
+                sync.step = Step::Reading(next_ticket);
                 self.actions.push(Action::Page { ticket: next_ticket, query });
             }
         }
@@ -103,7 +103,7 @@ impl Pg {
             Role::Member(_) => self.member_page(ticket, page),
             Role::Primary(primary) => {
                 let reading = |state: &State| match state {
-                    State::Syncing(sync) => matches!(sync.step, Step::Reading(asked, _) if asked == ticket),
+                    State::Syncing(sync) => matches!(sync.step, Step::Reading(asked) if asked == ticket),
                     _ => false,
                 };
                 let found = primary.peers.iter().find(|(_, peer)| reading(&peer.state)).map(|(osd, _)| *osd);

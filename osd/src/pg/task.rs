@@ -1,0 +1,413 @@
+//! The task that owns a placement group: takes inputs in batches, asks the core, does what it says.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use pando_osd_core::{Action, Change, Load, Loaded, Page, PageQuery, Pg, Reply, Request, Stored, Token, Verdict, keys};
+use pando_proto::osd::{CommitOutcome, CommitResponse, RaiseFenceResponse, TrimResponse, WriteResponse};
+use pando_proto::{Error, OsdId, PgId, Reason};
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::fetch::{Fetch, engine_error};
+use super::{Answer, Call, Client, Input, MapView, Responder, content};
+use crate::engine::commit::Submitted;
+use crate::engine::{CommitError, Transaction};
+use crate::pgs::Osd;
+
+/// Inputs that may wait for a placement group; senders then wait.
+const QUEUE: usize = 1024;
+/// Inputs handled in one turn.
+const TURN: usize = 64;
+/// Requests not answered yet.
+const MAX_OPEN: usize = 32 << 10;
+/// Requests that wait for a newer map (R14).
+const MAX_BEHIND: usize = 4096;
+/// How long they wait.
+const BEHIND: Duration = Duration::from_secs(3);
+/// How often the core may look after what it waits for.
+const TICK: Duration = Duration::from_millis(500);
+/// A transaction from this size on waits for room at the disk first.
+const LARGE: usize = 64 << 10;
+const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
+
+/// Starts the task of a placement group.
+pub(crate) fn spawn(osd: &Arc<Osd>, id: PgId, view: Arc<MapView>) -> mpsc::Sender<Input> {
+    let (sender, inputs) = mpsc::channel(QUEUE);
+    let osd = Arc::clone(osd);
+    tokio::spawn(async move {
+        let stopped = osd.shutdown.clone();
+        tokio::select! {
+            () = stopped.stopped() => {}
+            () = run(osd, id, view, inputs) => {}
+        }
+    });
+    sender
+}
+
+async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Receiver<Input>) {
+    let stored = osd.reads.run(move |engine| engine.get(id, &keys::POSITION)).await;
+    let stored = match stored.map(Stored::decode) {
+        Ok(Some(stored)) => stored,
+        Ok(None) => {
+            let message = format!("placement group {id} has a format that this program does not know: use a newer one");
+            return osd.fail(Error::new(Reason::NewerFormat, message));
+        }
+        Err(error) => return osd.fail(engine_error(error)),
+    };
+    let mut task = Task {
+        pg: Pg::new(id, osd.me, stored, osd.header_cache),
+        id,
+        osd,
+        view: Arc::clone(&view),
+        commits: VecDeque::new(),
+        jobs: FuturesUnordered::new(),
+        open: FxHashMap::default(),
+        next_token: 0,
+        behind: VecDeque::new(),
+    };
+    task.map(view);
+    task.act().await;
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut turn = Vec::with_capacity(TURN);
+    loop {
+        tokio::select! {
+            biased;
+            committed = next_commit(&mut task.commits) => {
+                if let Err(error) = committed.and_then(|()| task.committed()) {
+                    return task.osd.fail(Error::new(Reason::Storage, error.to_string()));
+                }
+            }
+            Some(done) = task.jobs.next(), if !task.jobs.is_empty() => task.done(done),
+            count = inputs.recv_many(&mut turn, TURN) => {
+                if count == 0 {
+                    return;
+                }
+                task.pg.set_full(task.osd.full.load(Ordering::Relaxed));
+                for input in turn.drain(..) {
+                    task.input(input);
+                }
+            }
+            _ = tick.tick() => task.tick(),
+        }
+        task.act().await;
+    }
+}
+
+/// The outcome of the oldest commit; waits for ever if there is none.
+async fn next_commit(commits: &mut VecDeque<Submitted>) -> Result<(), CommitError> {
+    match commits.front_mut() {
+        Some(first) => first.await,
+        None => std::future::pending().await,
+    }
+}
+
+enum Open {
+    Write(Responder),
+    Read(Arc<Fetch>, Responder),
+}
+
+/// What a job brought.
+enum Done {
+    Fetched(Vec<(Token, Result<Answer, Error>)>),
+    Loaded(Load, Result<Loaded, Error>),
+    Sessions(Result<Vec<(Bytes, Bytes)>, Error>),
+    Page(u64, Option<Page>),
+    Confirmed,
+}
+
+struct Task {
+    id: PgId,
+    osd: Arc<Osd>,
+    pg: Pg,
+    view: Arc<MapView>,
+    commits: VecDeque<Submitted>,
+    jobs: FuturesUnordered<BoxFuture<'static, Done>>,
+    open: FxHashMap<Token, Open>,
+    next_token: Token,
+    behind: VecDeque<(Instant, Client)>,
+}
+
+impl Task {
+    fn input(&mut self, input: Input) {
+        match input {
+            Input::Requests(requests) => {
+                let lease = self.osd.lease.is_valid();
+                for request in requests {
+                    self.client(request, lease);
+                }
+            }
+            Input::Message(from, message) => self.pg.message(from, message),
+            Input::Peer(osd, true) => self.pg.peer_connected(osd),
+            Input::Peer(osd, false) => self.pg.peer_disconnected(osd),
+            Input::Map(view) => self.map(view),
+        }
+    }
+
+    fn map(&mut self, view: Arc<MapView>) {
+        if view.map.epoch < self.view.map.epoch {
+            return;
+        }
+        self.pg.set_sessions(Arc::clone(&view.sessions));
+        self.pg.configure(view.configuration(self.id));
+        self.view = view;
+        let lease = self.osd.lease.is_valid();
+        for (_, client) in std::mem::take(&mut self.behind) {
+            self.client(client, lease);
+        }
+    }
+
+    fn client(&mut self, client: Client, lease: bool) {
+        if client.map_epoch > self.view.map.epoch {
+            return self.wait_for_map(client);
+        }
+        let refused = if !lease {
+            Some(Error::new(Reason::Unavailable, "this OSD has no lease from the mon: try again"))
+        } else if self.open.len() >= MAX_OPEN {
+            Some(Error::new(Reason::Overloaded, format!("too many requests wait for placement group {}", self.id)))
+        } else {
+            None
+        };
+        if let Some(error) = refused {
+            return client.responder.answer(Err(error));
+        }
+        self.next_token += 1;
+        let token = self.next_token;
+        let (request, open) = match client.call {
+            Call::Write(request) => (request, Open::Write(client.responder)),
+            Call::Read(fetch) => (Request::Read(fetch.reads()), Open::Read(Arc::new(fetch), client.responder)),
+        };
+        self.open.insert(token, open);
+        self.pg.request(token, request);
+    }
+
+    /// R14: the sender knows a newer map.
+    fn wait_for_map(&mut self, client: Client) {
+        if self.behind.len() < MAX_BEHIND {
+            self.behind.push_back((Instant::now() + BEHIND, client));
+        } else {
+            client.responder.answer(Err(Error::new(Reason::Overloaded, "too many requests wait for a newer map")));
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        while self.behind.front().is_some_and(|(deadline, _)| *deadline <= now) {
+            if let Some((_, client)) = self.behind.pop_front() {
+                let message = format!("this OSD has not got map {} yet: try again", client.map_epoch);
+                client.responder.answer(Err(Error::new(Reason::Unavailable, message)));
+            }
+        }
+        self.pg.set_full(self.osd.full.load(Ordering::Relaxed));
+        self.pg.tick();
+    }
+
+    /// The oldest commit is durable, and perhaps those behind it.
+    fn committed(&mut self) -> Result<(), CommitError> {
+        let mut count = 1;
+        self.commits.pop_front();
+        while let Some(first) = self.commits.front_mut() {
+            match first.now_or_never() {
+                Some(outcome) => outcome?,
+                None => break,
+            }
+            self.commits.pop_front();
+            count += 1;
+        }
+        self.pg.committed(count);
+        Ok(())
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Fetched(results) => {
+                // R13: after evaluating, before replying.
+                let lease = self.osd.lease.is_valid();
+                for (token, result) in results {
+                    self.fetched(token, result, lease);
+                }
+            }
+            Done::Loaded(load, result) => self.pg.loaded(load, result),
+            Done::Sessions(result) => self.pg.sessions_loaded(result),
+            Done::Page(ticket, page) => self.pg.page(ticket, page),
+            Done::Confirmed => {}
+        }
+    }
+
+    fn fetched(&mut self, token: Token, result: Result<Answer, Error>, lease: bool) {
+        match self.pg.fetched(token) {
+            Verdict::Drop => {}
+            Verdict::Send => {
+                let result = if lease {
+                    result
+                } else {
+                    Err(Error::new(Reason::Unavailable, "this OSD lost its lease: try again"))
+                };
+                self.answer(token, result);
+            }
+        }
+    }
+
+    fn answer(&mut self, token: Token, result: Result<Answer, Error>) {
+        match self.open.remove(&token) {
+            Some(Open::Write(responder) | Open::Read(_, responder)) => responder.answer(result),
+            None => {}
+        }
+    }
+
+    /// Does what the core wants, until it wants no more.
+    async fn act(&mut self) {
+        let mut reads = Vec::new();
+        let mut commits = 0;
+        loop {
+            let actions = self.pg.take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                match action {
+                    Action::Commit(changes) => {
+                        commits += 1;
+                        self.submit(changes, commits).await;
+                    }
+                    Action::Send(to, message) => self.osd.send(self.id, to, message),
+                    Action::Reply(token, result) => self.answer(token, result.map(answer_of)),
+                    Action::Fetch(token) => {
+                        if let Some(Open::Read(fetch, _)) = self.open.get(&token) {
+                            reads.push((token, Arc::clone(fetch)));
+                        }
+                    }
+                    Action::Load(load) => self.load(load),
+                    Action::LoadSessions => self.load_sessions(),
+                    Action::Page { ticket, query } => self.page(ticket, query),
+                    Action::Confirm(osd) => self.confirm(osd),
+                }
+            }
+        }
+        if !reads.is_empty() {
+            self.fetch(reads);
+        }
+    }
+
+    async fn submit(&mut self, changes: Vec<Change>, number: usize) {
+        let bytes: usize = changes.iter().map(change_bytes).sum();
+        if bytes >= LARGE || number % TURN == 0 {
+            // An error shows again when the transaction is submitted.
+            let _ = self.osd.commits.ready().await;
+        }
+        self.commits.push_back(self.osd.commits.submit(Transaction { pg: self.id, changes }));
+    }
+
+    fn fetch(&mut self, reads: Vec<(Token, Arc<Fetch>)>) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        let tokens: Vec<_> = reads.iter().map(|(token, _)| *token).collect();
+        self.jobs.push(Box::pin(async move {
+            let evaluate = move |engine: &dyn crate::engine::Engine| {
+                Ok(reads.into_iter().map(|(token, fetch)| (token, fetch.evaluate(engine, pg))).collect())
+            };
+            match osd.reads.run(evaluate).await {
+                Ok(results) => Done::Fetched(results),
+                Err(error) => {
+                    let error = engine_error(error);
+                    Done::Fetched(tokens.into_iter().map(|token| (token, Err(error.clone()))).collect())
+                }
+            }
+        }));
+    }
+
+    fn load(&mut self, load: Load) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let read = move |engine: &dyn crate::engine::Engine| match load {
+                Load::Fence(shard, subtree) => engine.get(pg, &keys::fence(shard, subtree)).map(Loaded::Fence),
+                Load::Header(object) => engine.header(pg, object).map(Loaded::Header),
+            };
+            Done::Loaded(load, osd.reads.run(read).await.map_err(engine_error))
+        }));
+    }
+
+    fn load_sessions(&mut self) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let read = move |engine: &dyn crate::engine::Engine| {
+                let (mut records, mut start) = (Vec::new(), keys::REPLICATED);
+                loop {
+                    let page = engine.scan(pg, &start, &keys::SESSIONS_END, 1024, 4 << 20)?;
+                    records.extend(page.records);
+                    match page.next {
+                        Some(next) => start = next,
+                        None => return Ok(records),
+                    }
+                }
+            };
+            Done::Sessions(osd.reads.run(read).await.map_err(engine_error))
+        }));
+    }
+
+    fn page(&mut self, ticket: u64, query: PageQuery) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let page = osd.reads.run(move |engine| content::page(engine, pg, &query)).await;
+            if let Err(error) = &page {
+                tracing::error!(%pg, %error, "cannot read own content to compare it with another copy");
+            }
+            Done::Page(ticket, page.ok())
+        }));
+    }
+
+    /// Tells the mon that a joiner caught up, until it knows or the configuration is another.
+    fn confirm(&mut self, joiner: OsdId) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        let config = self.pg.status().config;
+        self.jobs.push(Box::pin(async move {
+            while osd.map.current().pgs.get(&pg).is_some_and(|found| found.config == config) {
+                match osd.mon.confirm_member(pg, config, joiner).await {
+                    Ok(_) => break,
+                    Err(error) if error.is_retryable() && error.reason != Reason::StaleEpoch => {
+                        tracing::debug!(%pg, %joiner, %error, "the mon does not take the joiner yet");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%pg, %joiner, %error, "the mon refused the joiner");
+                        break;
+                    }
+                }
+                tokio::time::sleep(CONFIRM_PAUSE).await;
+            }
+            Done::Confirmed
+        }));
+    }
+}
+
+fn change_bytes(change: &Change) -> usize {
+    match change {
+        Change::Put { key, value } => key.len() + value.len(),
+        Change::Write { data, .. } => data.len(),
+        _ => 64,
+    }
+}
+
+fn answer_of(reply: Reply) -> Answer {
+    match reply {
+        Reply::Committed { fence_epoch } => {
+            Answer::Commit(CommitResponse { outcome: CommitOutcome::Done.into(), fence_epoch })
+        }
+        Reply::Fenced { fence_epoch } => {
+            Answer::Commit(CommitResponse { outcome: CommitOutcome::Fenced.into(), fence_epoch })
+        }
+        Reply::Raised(fence) => Answer::RaiseFence(RaiseFenceResponse {
+            fence_epoch: fence.epoch,
+            applied_epoch: fence.applied.0,
+            applied_batch: fence.applied.1,
+        }),
+        Reply::Written { size } => Answer::Write(WriteResponse { size }),
+        Reply::Trimmed => Answer::Trim(TrimResponse {}),
+    }
+}
