@@ -5,7 +5,7 @@
 //! wait, and whoever submitted learns the outcome when it is durable. Outcomes
 //! cross threads once per commit, not once per transaction.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pando_proto::PgId;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{Engine, EngineError, Transaction};
@@ -31,6 +32,10 @@ pub enum CommitError {
     /// It can never be committed; nothing was done, and others are not affected.
     #[error(transparent)]
     Invalid(EngineError),
+    /// It, or an earlier one of its PG, builds on a stored block that rotted; nothing was done. Lest a later change of the
+    /// PG overtakes a lost one, all of the PG are refused until [`GroupCommit::heal`]. Other PGs are not affected.
+    #[error("refused, for this copy of the pg is damaged: {0}")]
+    Damaged(EngineError),
     /// Too much waits already; nothing was done. [`GroupCommit::ready`] waits for room.
     #[error("too many transactions wait for the disk: try again")]
     Busy,
@@ -95,6 +100,7 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     bytes: usize,
     poisoned: Option<EngineError>,
+    damaged: BTreeMap<PgId, EngineError>,
     closed: bool,
     /// No commit will come any more and the engine is let go of.
     ended: bool,
@@ -199,7 +205,7 @@ impl GroupCommit {
         let shared = &self.handle.shared;
         let bytes = transaction.bytes();
         let mut queue = shared.lock();
-        if let Err(refused) = admit(&queue, &shared.limits) {
+        if let Err(refused) = admit(&queue, &shared.limits, transaction.pg) {
             drop(queue);
             drop(done.send(Err(refused)));
             return;
@@ -250,6 +256,11 @@ impl GroupCommit {
         }
     }
 
+    /// Takes transactions of a damaged PG again: its caller has given up what was refused, and means to repair it.
+    pub fn heal(&self, pg: PgId) {
+        self.handle.shared.lock().damaged.remove(&pg);
+    }
+
     /// Why nothing is written any more, if so.
     pub fn poisoned(&self) -> Option<EngineError> {
         self.handle.shared.lock().poisoned.clone()
@@ -280,8 +291,11 @@ fn refuse(queue: &Queue) -> Result<(), CommitError> {
     if queue.closed { Err(CommitError::Closed) } else { Ok(()) }
 }
 
-fn admit(queue: &Queue, limits: &Limits) -> Result<(), CommitError> {
+fn admit(queue: &Queue, limits: &Limits, pg: PgId) -> Result<(), CommitError> {
     refuse(queue)?;
+    if let Some(error) = queue.damaged.get(&pg) {
+        return Err(CommitError::Damaged(error.clone()));
+    }
     let full = queue.waiting.len() >= limits.queue_transactions.saturating_mul(OVERCOMMIT)
         || queue.bytes >= limits.queue_bytes.saturating_mul(OVERCOMMIT);
     if full { Err(CommitError::Busy) } else { Ok(()) }
@@ -296,7 +310,11 @@ impl Future for Submitted {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        // A sender that went without a word went with its runtime.
-        Pin::new(&mut self.0).poll(cx).map(|received| received.unwrap_or(Err(CommitError::Closed)))
+        Pin::new(&mut self.0).poll(cx).map(|received| {
+            // A sender that went without a word went with its runtime.
+            let lost =
+                || CommitError::Failed(EngineError::Io("its outcome is not known, for its runtime ended".into()));
+            received.unwrap_or_else(|_| Err(lost()))
+        })
     }
 }

@@ -110,7 +110,11 @@ impl FjallEngine {
         for ((pg, object, block), content) in &staged.blocks {
             set(Space::Blocks, format::block_key(*pg, *object, *block), content.as_deref());
         }
-        batch.commit().map_err(engine_error)
+        batch.commit().map_err(|error| match engine_error(error) {
+            // Only staging may say that something is corrupt and nothing was done.
+            EngineError::Corrupt { what } => EngineError::Io(format!("cannot write to {what}")),
+            other => other,
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use pando_proto::PgId;
 use super::format::{self, Space, seal};
 use super::stage::{Staged, stage};
 use super::view::{self, KeyValues, KvView, View};
-use super::{Engine, EngineError, ObjectHeader, ObjectKey, ScanPage, Transaction, Usage};
+use super::{Change, Engine, EngineError, ObjectHeader, ObjectKey, ScanPage, Transaction, Usage};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl Engine for MemoryEngine {
         if let Some(error) = state.fail.take() {
             return Err(error);
         }
-        if state.used >= self.capacity && transactions.iter().any(|transaction| transaction.bytes() > 0) {
+        if state.used >= self.capacity && transactions.iter().any(grows) {
             return Err(EngineError::Full);
         }
         let staged = stage(&KvView(&*state), transactions)?;
@@ -205,4 +205,9 @@ impl Engine for MemoryEngine {
         let used_bytes = self.with(|view| view.0.used);
         Ok(Usage { total_bytes: self.capacity, used_bytes: used_bytes.min(self.capacity) })
     }
+}
+
+/// A full engine still deletes (I9).
+fn grows(transaction: &Transaction) -> bool {
+    transaction.changes.iter().any(|change| matches!(change, Change::Put { .. } | Change::Write { .. }))
 }

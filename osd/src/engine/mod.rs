@@ -6,6 +6,7 @@
 //! returns. Engines know nothing of replication, fences or generations: those
 //! are records and header fields that the caller puts into the same transaction.
 
+pub mod bench;
 pub mod commit;
 pub mod directory;
 pub mod file;
@@ -83,6 +84,10 @@ pub enum EngineError {
 /// A back end. Calls block: they run on the OSD's commit and read threads, never on its network thread.
 pub trait Engine: Send + Sync + 'static {
     /// Applies transactions in order; every one is atomic, all are durable (fdatasync) on return.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`], and [`EngineError::Corrupt`] where a transaction builds on a stored block that rotted:
+    /// nothing was done. After any other it is unknown what is on disk, and the engine is dead until opened again.
     fn commit(&self, transactions: &[Transaction]) -> Result<(), EngineError>;
 
     /// One record.

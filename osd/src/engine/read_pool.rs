@@ -24,7 +24,7 @@ struct Jobs {
 struct Shared {
     jobs: Mutex<Jobs>,
     work: Condvar,
-    room: Semaphore,
+    room: Arc<Semaphore>,
     ended: tokio::sync::Notify,
 }
 
@@ -62,7 +62,7 @@ impl ReadPool {
         let shared = Arc::new(Shared {
             jobs: Mutex::default(),
             work: Condvar::new(),
-            room: Semaphore::new(MAX_QUEUED),
+            room: Arc::new(Semaphore::new(MAX_QUEUED)),
             ended: tokio::sync::Notify::new(),
         });
         let pool = Self(Arc::new(Kind::Threads(Arc::clone(&shared))));
@@ -100,9 +100,11 @@ impl ReadPool {
             Kind::Threads(shared) => shared,
         };
         let closed = || EngineError::Io("the read pool is closed".to_owned());
-        let _place = shared.room.acquire().await.map_err(|_| closed())?;
+        let place = Arc::clone(&shared.room).acquire_owned().await.map_err(|_| closed())?;
         let (done, outcome) = oneshot::channel();
         let job: Job = Box::new(move |engine| {
+            // Kept by the job, not by the caller, who may go first.
+            let _place = place;
             let _ = done.send(read(engine));
         });
         {

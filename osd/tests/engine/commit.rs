@@ -13,7 +13,7 @@ use pando_osd::engine::{
 use pando_proto::PgId;
 use tokio::time::{Instant, timeout};
 
-use crate::store::{PG, put, transaction};
+use crate::store::{OTHER_PG, PG, object, put, transaction, write};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -141,6 +141,39 @@ async fn a_failed_commit_poisons_all_that_come_later() {
     assert_eq!(commit.poisoned(), Some(failure));
     assert_eq!(engine.get(PG, b"last").unwrap().unwrap(), 0u32.to_be_bytes()[..], "nothing was written after it");
     timeout(DEADLINE, commit.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rotten_block_stops_its_pg_and_no_other() {
+    let (commit, engine, gate) = gated(Limits::default());
+    gate.allow(1);
+    timeout(DEADLINE, commit.submit(transaction(vec![write(object(0), 0, &[1; 100])]))).await.unwrap().unwrap();
+    assert!(engine.corrupt_block(PG, object(0), 0));
+    let first = commit.submit(numbered(1));
+    gate.asked(2);
+    // These share a commit, which cannot be: the middle one would have to keep the rotten bytes around its own.
+    let elsewhere = Transaction { pg: OTHER_PG, changes: vec![put(b"k", b"v")] };
+    let batch = [
+        commit.submit(numbered(2)),
+        commit.submit(transaction(vec![write(object(0), 5, b"x"), put(b"torn", b"")])),
+        commit.submit(elsewhere.clone()),
+        commit.submit(numbered(3)),
+    ];
+    gate.allow(10);
+    timeout(DEADLINE, first).await.unwrap().unwrap();
+    let outcomes = timeout(DEADLINE, join_all(batch)).await.unwrap();
+    let damaged =
+        |outcome: &Result<(), CommitError>| matches!(outcome, Err(CommitError::Damaged(EngineError::Corrupt { .. })));
+    assert!(outcomes[0].is_ok() && damaged(&outcomes[1]) && outcomes[2].is_ok() && damaged(&outcomes[3]));
+    assert_eq!(engine.get(PG, b"torn").unwrap(), None);
+    assert_eq!(engine.get(PG, b"last").unwrap().unwrap(), 2u32.to_be_bytes()[..], "nothing overtook what was refused");
+    assert!(damaged(&timeout(DEADLINE, commit.submit(numbered(4))).await.unwrap()));
+    timeout(DEADLINE, commit.submit(elsewhere)).await.unwrap().unwrap();
+    // Repaired by the whole block.
+    commit.heal(PG);
+    timeout(DEADLINE, commit.submit(transaction(vec![write(object(0), 0, &[2; 100])]))).await.unwrap().unwrap();
+    assert_eq!(engine.read(PG, object(0), 0, 100).unwrap(), [2; 100][..]);
+    assert_eq!(commit.poisoned(), None);
 }
 
 #[tokio::test]

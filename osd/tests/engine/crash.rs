@@ -13,10 +13,12 @@ const CHILD: &str = "PANDO_ENGINE_CRASH_CHILD";
 /// Objects that are overwritten again and again; those made once come after.
 const OVERWRITTEN: u64 = 3;
 /// Not a whole number of blocks, so that overwrites meet partial ones.
-const OBJECT_BYTES: usize = 40_000;
+const OVERWRITTEN_BYTES: usize = 40_000;
+/// Enough for the file engine to write them straight into their file.
+const MADE_ONCE_BYTES: usize = 100_000;
 
-fn pattern(number: u64) -> Vec<u8> {
-    number.to_be_bytes().iter().copied().cycle().take(OBJECT_BYTES).collect()
+fn pattern(number: u64, bytes: usize) -> Vec<u8> {
+    number.to_be_bytes().iter().copied().cycle().take(bytes).collect()
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -31,8 +33,8 @@ fn transactions(last: u64) -> Vec<Transaction> {
             let mut changes = vec![
                 put(&key(number), &number.to_be_bytes()),
                 put(b"last", &number.to_be_bytes()),
-                write(object(number % OVERWRITTEN), 0, &pattern(number)),
-                write(made_once, 0, &pattern(number)),
+                write(object(number % OVERWRITTEN), 0, &pattern(number, OVERWRITTEN_BYTES)),
+                write(made_once, 0, &pattern(number, MADE_ONCE_BYTES)),
             ];
             if number > 20 {
                 changes.push(Change::Forget { object: object(OVERWRITTEN + number - 20) });
@@ -93,12 +95,14 @@ fn check(engine: &dyn Engine, acknowledged: u64) {
     assert_eq!(page.records, expected);
     let mut objects: Vec<_> = (last.saturating_sub(2)..=last)
         .filter(|number| *number > 0)
-        .map(|number| (object(number % OVERWRITTEN), number))
+        .map(|number| (object(number % OVERWRITTEN), number, OVERWRITTEN_BYTES))
         .collect();
-    objects.extend((last.saturating_sub(20) + 1..=last).map(|number| (object(OVERWRITTEN + number), number)));
-    for (object, number) in &objects {
+    objects.extend(
+        (last.saturating_sub(20) + 1..=last).map(|number| (object(OVERWRITTEN + number), number, MADE_ONCE_BYTES)),
+    );
+    for (object, number, length) in &objects {
         let bytes = engine.read(PG, *object, 0, u64::MAX).unwrap();
-        assert!(bytes == pattern(*number), "object {object} is not that of transaction {number}");
+        assert!(bytes == pattern(*number, *length), "object {object} is not that of transaction {number}");
     }
     assert_eq!(engine.list_objects(PG, None, 1000).unwrap().len(), objects.len());
 }

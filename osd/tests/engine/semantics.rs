@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use pando_osd::engine::format::{BLOCK_BYTES, MAX_KEY_BYTES, MAX_OBJECT_BYTES, MAX_READ_BYTES};
-use pando_osd::engine::{Change, EngineError, EngineKind, ObjectHeader, Transaction};
+use pando_osd::engine::memory::MemoryEngine;
+use pando_osd::engine::{Change, Engine, EngineError, EngineKind, ObjectHeader, Transaction};
 
 use crate::store::{OTHER_PG, PG, Store, delete_range, object, put, transaction, write};
 
@@ -197,6 +198,18 @@ fn the_disk_has_room(kind: EngineKind) {
     let store = Store::new(kind);
     let usage = store.engine().usage().unwrap();
     assert!(usage.total_bytes > 0 && usage.used_bytes <= usage.total_bytes, "{usage:?}");
+}
+
+#[test]
+fn a_full_memory_refuses_writes_and_still_deletes() {
+    let engine = MemoryEngine::new(1000);
+    engine.commit(&[transaction(vec![write(object(0), 0, &[1; 2000])])]).unwrap();
+    let usage = engine.usage().unwrap();
+    assert_eq!(usage.used_bytes, usage.total_bytes);
+    assert_eq!(engine.commit(&[transaction(vec![put(b"k", b"")])]), Err(EngineError::Full));
+    engine.commit(&[transaction(vec![Change::Forget { object: object(0) }])]).unwrap();
+    assert_eq!(engine.usage().unwrap().used_bytes, 0);
+    engine.commit(&[transaction(vec![put(b"k", b"")])]).unwrap();
 }
 
 macro_rules! suite {

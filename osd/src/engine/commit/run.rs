@@ -10,17 +10,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::{CommitError, Outcome, Queue, Shared};
 use crate::engine::{Engine, EngineError, Transaction};
 
-/// Those who wait for one commit, and how it went.
-pub(super) struct Handout {
-    waiters: Vec<oneshot::Sender<Outcome>>,
-    outcome: Outcome,
-}
+/// Those who wait for one commit, each with how it went.
+pub(super) struct Handout(Vec<(oneshot::Sender<Outcome>, Outcome)>);
 
 impl Handout {
     fn deliver(self) {
-        for waiter in self.waiters {
+        for (waiter, outcome) in self.0 {
             // Whoever no longer listens does not mind.
-            let _ = waiter.send(self.outcome.clone());
+            let _ = waiter.send(outcome);
         }
     }
 }
@@ -73,17 +70,16 @@ pub(super) async fn task(shared: Arc<Shared>, engine: Arc<dyn Engine>, sync_late
     end(&shared, engine);
 }
 
+#[derive(Default)]
 struct Batch {
     transactions: Vec<Transaction>,
     waiters: Vec<oneshot::Sender<Outcome>>,
     bytes: usize,
-    /// Set if the batch is not to be committed at all.
-    poisoned: Option<EngineError>,
 }
 
 /// All that waits, up to the bounds of a batch; `None` if nothing does.
 fn take(queue: &mut Queue, shared: &Shared) -> Option<Batch> {
-    let mut batch = Batch { transactions: Vec::new(), waiters: Vec::new(), bytes: 0, poisoned: queue.poisoned.clone() };
+    let mut batch = Batch::default();
     while let Some(next) = queue.waiting.front() {
         let full = batch.transactions.len() >= shared.limits.batch_transactions.max(1)
             || batch.bytes + next.bytes > shared.limits.batch_bytes;
@@ -104,25 +100,64 @@ fn take(queue: &mut Queue, shared: &Shared) -> Option<Batch> {
 }
 
 fn commit(shared: &Shared, engine: &dyn Engine, batch: Batch) -> Handout {
-    let Batch { transactions, waiters, bytes, poisoned } = batch;
-    if let Some(error) = poisoned {
-        return Handout { waiters, outcome: Err(CommitError::Poisoned(error)) };
+    let of_damaged = {
+        let queue = shared.lock();
+        batch.transactions.iter().any(|transaction| queue.damaged.contains_key(&transaction.pg))
+    };
+    if of_damaged {
+        return one_by_one(shared, engine, batch);
+    }
+    match commit_some(shared, engine, &batch.transactions, batch.bytes) {
+        Err(CommitError::Damaged(_)) => one_by_one(shared, engine, batch),
+        outcome => Handout(batch.waiters.into_iter().map(|waiter| (waiter, outcome.clone())).collect()),
+    }
+}
+
+/// One of them builds on a rotten block: finds out which, for the others are not to suffer.
+fn one_by_one(shared: &Shared, engine: &dyn Engine, batch: Batch) -> Handout {
+    let waiters = batch.transactions.iter().zip(batch.waiters).map(|(transaction, waiter)| {
+        let known = shared.lock().damaged.get(&transaction.pg).cloned();
+        let outcome = match known {
+            Some(error) => Err(CommitError::Damaged(error)),
+            None => commit_some(shared, engine, std::slice::from_ref(transaction), transaction.bytes()),
+        };
+        if let Err(CommitError::Damaged(error)) = &outcome {
+            shared.lock().damaged.insert(transaction.pg, error.clone());
+        }
+        (waiter, outcome)
+    });
+    Handout(waiters.collect())
+}
+
+/// One engine commit. `Damaged` means that nothing was done, and does not poison.
+fn commit_some(shared: &Shared, engine: &dyn Engine, transactions: &[Transaction], bytes: usize) -> Outcome {
+    if let Some(error) = shared.lock().poisoned.clone() {
+        return Err(CommitError::Poisoned(error));
     }
     // A panic in a back end is its failure, not ours: those who wait must hear of it.
-    let result = catch_unwind(AssertUnwindSafe(|| engine.commit(&transactions)))
+    let result = catch_unwind(AssertUnwindSafe(|| engine.commit(transactions)))
         .unwrap_or_else(|_| Err(EngineError::Io("the storage engine panicked".to_owned())));
-    if let Err(error) = result {
-        tracing::error!(%error, transactions = transactions.len(), "commit failed: nothing more is written");
-        shared.lock().poisoned = Some(error.clone());
-        shared.room.notify_waiters();
-        return Handout { waiters, outcome: Err(CommitError::Failed(error)) };
+    match result {
+        Ok(()) => {
+            count(shared, transactions.len() as u64, bytes as u64);
+            Ok(())
+        }
+        Err(error @ (EngineError::Corrupt { .. } | EngineError::Invalid(_))) => Err(CommitError::Damaged(error)),
+        Err(error) => {
+            tracing::error!(%error, transactions = transactions.len(), "commit failed: nothing more is written");
+            shared.lock().poisoned = Some(error.clone());
+            shared.room.notify_waiters();
+            Err(CommitError::Failed(error))
+        }
     }
-    let (counters, count) = (&shared.counters, transactions.len() as u64);
+}
+
+fn count(shared: &Shared, transactions: u64, bytes: u64) {
+    let counters = &shared.counters;
     counters.commits.fetch_add(1, Ordering::Relaxed);
-    counters.transactions.fetch_add(count, Ordering::Relaxed);
-    counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    counters.max_batch.fetch_max(count, Ordering::Relaxed);
-    Handout { waiters, outcome: Ok(()) }
+    counters.transactions.fetch_add(transactions, Ordering::Relaxed);
+    counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+    counters.max_batch.fetch_max(transactions, Ordering::Relaxed);
 }
 
 fn end(shared: &Shared, engine: Arc<dyn Engine>) {

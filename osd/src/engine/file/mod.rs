@@ -49,10 +49,9 @@ impl FileEngine {
         let files = Files::open(dir)?;
         let engine = Self { tables, files, committing: Mutex::default() };
         engine.bring_home()?;
-        engine.files.remove_unless(|pg, object| {
-            let blocks = engine.view()?.blocks(pg, object, 0, u32::MAX)?;
-            Ok(!blocks.is_empty())
-        })?;
+        let view = engine.view()?;
+        engine.files.remove_unless(|pg, object| Ok(!view.blocks(pg, object, 0, u32::MAX)?.is_empty()))?;
+        drop(view);
         Ok(engine)
     }
 
@@ -71,12 +70,15 @@ impl Engine for FileEngine {
         committing.check()?;
         let view = self.view()?;
         let staged = stage(&view, transactions)?;
-        let outcome = self.write(&view, &staged, &mut committing);
-        if outcome.is_err() {
+        self.write(&view, &staged, &mut committing).map_err(|error| {
             // After a failed sync nobody knows what is in the page cache and what on the disk.
             committing.failed = true;
-        }
-        outcome
+            match error {
+                // Only staging may say that something is corrupt and nothing was done.
+                EngineError::Corrupt { what } => EngineError::Io(format!("cannot write to {what}")),
+                other => other,
+            }
+        })
     }
 
     fn get(&self, pg: PgId, key: &[u8]) -> Result<Option<Bytes>, EngineError> {

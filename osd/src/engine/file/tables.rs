@@ -273,12 +273,10 @@ fn get(table: &Reader, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
     Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
 }
 
-fn visit(
-    table: &Reader,
-    start: &[u8],
-    end: Option<&[u8]>,
-    each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool, EngineError>,
-) -> Result<(), EngineError> {
+/// Sees a key and its value; says whether to go on.
+type EachRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, EngineError> + 'a;
+
+fn visit(table: &Reader, start: &[u8], end: Option<&[u8]>, each: &mut EachRow<'_>) -> Result<(), EngineError> {
     if end.is_some_and(|end| end <= start) {
         return Ok(());
     }
