@@ -33,6 +33,7 @@ pub struct ClientBuilder {
     clock: Arc<dyn Clock>,
     caller: Caller,
     deadline: Duration,
+    connect_limit: Option<Duration>,
     description: String,
 }
 
@@ -44,6 +45,7 @@ impl ClientBuilder {
             clock: Arc::new(SystemClock),
             caller: Caller::default(),
             deadline: DEFAULT_DEADLINE,
+            connect_limit: None,
             description: format!("pando-client pid {}", std::process::id()),
         }
     }
@@ -57,6 +59,12 @@ impl ClientBuilder {
     /// How long a call may take, retries included, before it fails with a timeout. 30 s unless set.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// How long to look for a mon that answers, when connecting and later; the deadline unless set.
+    pub fn connect_limit(mut self, limit: Duration) -> Self {
+        self.connect_limit = Some(limit);
         self
     }
 
@@ -86,7 +94,8 @@ impl ClientBuilder {
             let help = "no mon was named: give at least one address of the form host:port";
             return Err(Error::new(pando_proto::Reason::InvalidRequest, help));
         }
-        let mon = MonClient::new(Arc::clone(&self.net), self.mons)?;
+        let mon =
+            MonClient::new(Arc::clone(&self.net), self.mons)?.with_limit(self.connect_limit.unwrap_or(self.deadline));
         let (client, map) = mon.register_client(&self.description).await?;
         let shutdown = Shutdown::default();
         let map = mon.watch(map, shutdown.clone());

@@ -1,0 +1,100 @@
+//! `pando get`
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use futures_util::StreamExt as _;
+use pando_client::{Client, FileKind, ReadDirOptions};
+use pando_proto::Errno;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::args::GetArgs;
+use crate::failure::{Failure, Failures};
+use crate::session::{Session, finish};
+use crate::verbs::cat;
+
+/// Files under way at once.
+const PARALLEL: usize = 16;
+/// Bytes asked for at once.
+const CHUNK: usize = 4 << 20;
+
+pub async fn run(session: &Session, args: GetArgs) -> Result<(), Failure> {
+    let client = session.client().await?;
+    let outcome = get(&client, &args).await;
+    finish(client, outcome).await
+}
+
+async fn get(client: &Client, args: &GetArgs) -> Result<(), Failure> {
+    if args.local.as_os_str() == "-" {
+        return cat::to_stdout(client, &args.remote).await;
+    }
+    let found = client.metadata(&args.remote).await?;
+    let local = match (args.local.is_dir(), args.remote.file_name()) {
+        (true, Some(name)) => args.local.join(name),
+        _ => args.local.clone(),
+    };
+    if !found.is_dir() {
+        return file(client, &args.remote, &local, found.mode()).await;
+    }
+    if !args.recursive {
+        let error = pando_proto::Error::posix(Errno::EISDIR).at(args.remote.as_os_str().as_encoded_bytes());
+        return Err(Failure::from(error).hint(Errno::EISDIR, "use `get -r`"));
+    }
+    tree(client, &args.remote, &local).await
+}
+
+async fn tree(client: &Client, remote: &Path, local: &Path) -> Result<(), Failure> {
+    let mut failures = Failures::default();
+    let mut stack = vec![(remote.to_owned(), local.to_owned())];
+    while let Some((from, to)) = stack.pop() {
+        match fs::create_dir(&to) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(Failure::local(&to, &error)),
+            _ => {}
+        }
+        let options = ReadDirOptions { metadata: true, ..ReadDirOptions::default() };
+        let mut listing = client.read_dir_with(&from, options).await?;
+        let mut others: Vec<(PathBuf, PathBuf, FileKind, u32)> = Vec::new();
+        while let Some(entry) = listing.next_entry().await? {
+            let (from, to) = (from.join(entry.file_name()), to.join(entry.file_name()));
+            let mode = entry.metadata().map_or(0o644, pando_client::Metadata::mode);
+            match entry.kind() {
+                FileKind::Directory => stack.push((from, to)),
+                kind => others.push((from, to, kind, mode)),
+            }
+        }
+        let copying = others.iter().map(|(from, to, kind, mode)| one(client, from, to, *kind, *mode));
+        let mut copying = futures_util::stream::iter(copying).buffer_unordered(PARALLEL);
+        while let Some(outcome) = copying.next().await {
+            failures.note(outcome)?;
+        }
+    }
+    failures.finish()
+}
+
+async fn one(client: &Client, from: &Path, to: &Path, kind: FileKind, mode: u32) -> Result<(), Failure> {
+    if kind == FileKind::Symlink {
+        let target = client.read_link(from).await?;
+        return symlink(target, to).map_err(|error| Failure::local(to, &error));
+    }
+    file(client, from, to, mode).await
+}
+
+async fn file(client: &Client, from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
+    let local = |error| Failure::local(to, &error);
+    let source = client.open(from).await?;
+    let mut target = tokio::fs::File::create(to).await.map_err(local)?;
+    let mut offset = 0;
+    loop {
+        let data = source.read_at(offset, CHUNK).await?;
+        if data.is_empty() {
+            break;
+        }
+        offset += data.len() as u64;
+        target.write_all(&data).await.map_err(local)?;
+    }
+    target.flush().await.map_err(local)?;
+    // Without setuid and setgid: who owns the copy is another one.
+    fs::set_permissions(to, fs::Permissions::from_mode(mode & 0o777)).map_err(local)?;
+    Ok(source.close().await?)
+}

@@ -1,0 +1,151 @@
+//! `pando put`
+
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use futures_util::StreamExt as _;
+use pando_client::{Client, OpenOptions};
+use pando_proto::Errno;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::args::PutArgs;
+use crate::failure::{Failure, Failures};
+use crate::session::{Session, finish};
+use crate::verbs::into_directory;
+
+/// Files under way at once.
+const PARALLEL: usize = 32;
+/// Bytes read at once.
+const BUFFER: usize = 1 << 20;
+/// Smaller files are read whole.
+const WHOLE: u64 = 1 << 20;
+
+pub async fn run(session: &Session, args: PutArgs) -> Result<(), Failure> {
+    let client = session.client().await?;
+    let outcome = put(&client, &args).await;
+    finish(client, outcome).await
+}
+
+async fn put(client: &Client, args: &PutArgs) -> Result<(), Failure> {
+    if args.local.as_os_str() == "-" {
+        return stream(client, Source::Stdin, &args.remote, 0o644, 0).await;
+    }
+    let found = std::fs::symlink_metadata(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
+    // `put -r dir/. /x` has no name of its own and means the content.
+    let remote = match args.local.file_name() {
+        Some(_) => into_directory(client, &args.remote, &args.local).await?,
+        None => args.remote.clone(),
+    };
+    if found.is_dir() {
+        if !args.recursive {
+            return Err(Failure::Usage(format!("{}: is a directory; use `put -r`", args.local.display())));
+        }
+        return tree(client, &args.local, &remote).await;
+    }
+    one(client, &args.local, &remote).await
+}
+
+async fn tree(client: &Client, local: &Path, remote: &Path) -> Result<(), Failure> {
+    let mut failures = Failures::default();
+    let mut stack = vec![(local.to_owned(), remote.to_owned())];
+    while let Some((from, to)) = stack.pop() {
+        failures.note(directory(client, &from, &to).await)?;
+        let mut files = Vec::new();
+        let entries = std::fs::read_dir(&from).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+        for entry in entries.map_err(|error| Failure::local(&from, &error))? {
+            let pair = (entry.path(), to.join(entry.file_name()));
+            let kind = entry.file_type().map_err(|error| Failure::local(entry.path(), &error))?;
+            if kind.is_dir() { stack.push(pair) } else { files.push(pair) }
+        }
+        let copying = files.iter().map(|(from, to): &(PathBuf, PathBuf)| one(client, from, to));
+        let mut copying = futures_util::stream::iter(copying).buffer_unordered(PARALLEL);
+        while let Some(outcome) = copying.next().await {
+            failures.note(outcome)?;
+        }
+    }
+    failures.finish()
+}
+
+async fn directory(client: &Client, from: &Path, to: &Path) -> Result<(), Failure> {
+    let mode = std::fs::metadata(from).map_err(|error| Failure::local(from, &error))?.permissions().mode() & 0o7777;
+    match client.create_dir_with_mode(to, mode).await {
+        Err(error) if error.errno() == Errno::EEXIST => Ok(()),
+        other => other.map(|_| ()).map_err(Failure::from),
+    }
+}
+
+/// A file or a symlink.
+async fn one(client: &Client, from: &Path, to: &Path) -> Result<(), Failure> {
+    let local = |error| Failure::local(from, &error);
+    let found = std::fs::symlink_metadata(from).map_err(local)?;
+    if found.is_symlink() {
+        let target = std::fs::read_link(from).map_err(local)?;
+        return Ok(client.symlink(target, to).await?);
+    }
+    if !found.is_file() {
+        return Err(Failure::Local(format!("{}: neither file, directory nor symlink, left out", from.display())));
+    }
+    let mode = found.permissions().mode() & 0o7777;
+    if found.len() <= WHOLE {
+        let data = std::fs::read(from).map_err(local)?;
+        client.write_with(to, data.into(), mode, false).await?;
+        return Ok(());
+    }
+    let source = Source::File(from.to_owned(), std::fs::File::open(from).map_err(local)?);
+    stream(client, source, to, mode, found.len()).await
+}
+
+/// Where bytes come from; read on another thread, for the session's keep-alive must go on.
+enum Source {
+    Stdin,
+    File(PathBuf, std::fs::File),
+}
+
+impl Source {
+    /// The next bytes; none at the end.
+    async fn next(&mut self) -> Result<Vec<u8>, Failure> {
+        let file = match self {
+            Self::Stdin => None,
+            Self::File(_, file) => Some(file.try_clone().map_err(|error| self.failure(&error))?),
+        };
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut buffer = vec![0; BUFFER];
+            let count = match file {
+                None => std::io::stdin().read(&mut buffer)?,
+                Some(mut file) => file.read(&mut buffer)?,
+            };
+            buffer.truncate(count);
+            Ok::<_, std::io::Error>(buffer)
+        });
+        let read = reading.await.map_err(std::io::Error::other).and_then(|read| read);
+        read.map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &std::io::Error) -> Failure {
+        match self {
+            Self::Stdin => Failure::local("standard input", error),
+            Self::File(path, _) => Failure::local(path, error),
+        }
+    }
+}
+
+async fn stream(client: &Client, mut source: Source, to: &Path, mode: u32, size: u64) -> Result<(), Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(mode).size_hint(size);
+    let mut file = options.open(client, to).await?;
+    loop {
+        let data = source.next().await?;
+        if data.is_empty() {
+            break;
+        }
+        file.write_all(&data).await.map_err(cluster_error)?;
+    }
+    Ok(file.close().await?)
+}
+
+/// The cluster's error inside one of `std::io`.
+fn cluster_error(error: std::io::Error) -> Failure {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<pando_client::Error>()).cloned();
+    inner.map_or_else(|| Failure::Local(error.to_string()), Failure::from)
+}

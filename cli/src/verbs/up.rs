@@ -1,0 +1,120 @@
+//! `pando up`: a whole cluster in this process. JSON: one line once it serves, with
+//! `data`, `mons`, `mds`, `osds` (addresses); then nothing until it is interrupted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use pando_local_cluster::{EngineKind, LocalCluster, Options};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{Engine, UpArgs};
+use crate::failure::Failure;
+use crate::output;
+
+/// How often to look whether a daemon has ended by itself.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+pub async fn run(args: UpArgs, json: bool) -> Result<(), Failure> {
+    let interrupted = interrupted()?;
+    tokio::pin!(interrupted);
+    let starting = LocalCluster::start(options(&args));
+    let cluster = tokio::select! {
+        started = starting => started.map_err(|error| Failure::Local(format!("cannot start: {}", error.message)))?,
+        () = &mut interrupted => return Ok(()),
+    };
+    let announced = if json { json_line(&args, &cluster) } else { announce(&args, &cluster) };
+    if announced.is_ok() {
+        tokio::select! {
+            () = &mut interrupted => {}
+            () = watch(&cluster) => {}
+        }
+    }
+    if !json {
+        eprintln!("pando: stopping; what was acknowledged stays in {}", args.data.display());
+    }
+    cluster.shutdown().await;
+    announced
+}
+
+fn options(args: &UpArgs) -> Options {
+    Options {
+        data: Some(args.data.clone()),
+        mons: args.mons_count,
+        osds: args.osds,
+        mds: args.mds,
+        replicas: args.replicas.unwrap_or(args.osds.min(3)),
+        engine: match args.engine {
+            Engine::Fjall => EngineKind::Fjall,
+            Engine::File => EngineKind::File,
+            Engine::Memory => EngineKind::Memory,
+        },
+        mds_cache_bytes: args.mds_cache_bytes,
+        mon_port: args.mon_port,
+        inline_limit: args.inline_limit,
+        ..Options::default()
+    }
+}
+
+/// Ends with SIGINT or SIGTERM.
+fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
+    let failed = |error| Failure::local("signals", &error);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Tells of daemons that end by themselves; never returns.
+async fn watch(cluster: &LocalCluster) {
+    let mut told = BTreeSet::new();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        for daemon in cluster.dead_daemons() {
+            if told.insert(daemon.clone()) {
+                eprintln!(
+                    "pando: {daemon} has ended by itself; its log says why, a new start of `pando up` starts it again"
+                );
+            }
+        }
+    }
+}
+
+fn mds(cluster: &LocalCluster) -> String {
+    cluster.mds_address().map(|address| address.to_string()).unwrap_or_default()
+}
+
+fn json_line(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
+    let osds: Vec<_> = cluster.osd_addresses().values().map(ToString::to_string).collect();
+    let fields = json!({
+        "data": output::shown(args.data.as_os_str().as_encoded_bytes()),
+        "mons": cluster.mon_addresses(),
+        "mds": [mds(cluster)],
+        "osds": osds,
+    });
+    output::line(fields.to_string())
+}
+
+fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
+    let mons = cluster.mon_addresses().join(",");
+    let osds: Vec<_> = cluster.osd_addresses().values().map(ToString::to_string).collect();
+    let mds = mds(cluster);
+    let replicas = args.replicas.unwrap_or(args.osds.min(3));
+    // The default address needs no flag.
+    let flag = if mons == "127.0.0.1:7100" { String::new() } else { format!(" --mons {mons}") };
+    output::line(format!("Pando is up. Data in {}, {replicas} copies of everything.", args.data.display()))?;
+    output::line(format!("  mons  {mons}"))?;
+    output::line(format!("  mds   {mds}"))?;
+    output::line(format!("  osds  {}", osds.join(" ")))?;
+    output::line("In another terminal:")?;
+    output::line(format!("  pando{flag} put README.md /hello"))?;
+    output::line(format!("  pando{flag} ls -l /"))?;
+    output::line(format!("  pando{flag} cat /hello"))?;
+    output::line(format!("  pando{flag} status"))?;
+    output::line(format!("  grpcurl -plaintext {mds} list"))?;
+    output::line("Ctrl-C stops it; the next `pando up` goes on with the same data.")
+}
