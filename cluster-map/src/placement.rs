@@ -146,6 +146,15 @@ fn involved(pg: &Pg) -> Vec<OsdId> {
     pg.members.iter().chain(&pg.joining).chain(&pg.absent).copied().collect()
 }
 
+/// Whether a place kept for this OSD could be given to another.
+pub fn can_replace(map: &ClusterMap, osd: OsdId) -> bool {
+    let waiting = map.pgs.values().filter(|pg| pg.absent.contains(&osd));
+    waiting.into_iter().any(|pg| {
+        let taken = involved(pg);
+        map.osds.iter().any(|(id, info)| info.up && info.weight > 0 && !taken.contains(id))
+    })
+}
+
 /// Gives up the places kept for an OSD that stays away, where another can take them. True if any was.
 pub(crate) fn replace_absent(map: &mut ClusterMap, osd: OsdId) -> bool {
     let mut changed = false;

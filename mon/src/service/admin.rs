@@ -1,0 +1,115 @@
+//! For people and tools.
+
+mod status;
+
+use std::sync::Arc;
+
+use pando_cluster_map::{ClusterMap, Command, SetSetting, settings};
+use pando_proto::mon::admin_service_client::AdminServiceClient;
+use pando_proto::mon::admin_service_server::AdminService;
+use pando_proto::{Error, MAX_MESSAGE_BYTES, PoolId, Reason, mon};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use crate::mon::Mon;
+use crate::node::Input;
+
+pub(super) struct Admin(pub(super) Arc<Mon>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Marks a request that another mon passed on, so that it is not passed on for ever.
+const FORWARDED: &str = "pando-forwarded";
+
+impl Admin {
+    async fn read(&self) -> Result<Arc<ClusterMap>, Status> {
+        self.0.read().await.map_err(|error| self.0.refuse(error))
+    }
+
+    /// The leader's service and the request for it, when that is another mon: only the leader knows what the
+    /// daemons' heartbeats say.
+    fn forward<T>(&self, request: &Request<T>, message: T) -> Option<(AdminServiceClient<Channel>, Request<T>)> {
+        if request.metadata().contains_key(FORWARDED) {
+            return None;
+        }
+        let client = AdminServiceClient::new(self.0.leader_elsewhere()?).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let mut request = Request::new(message);
+        request.metadata_mut().insert(FORWARDED, tonic::metadata::MetadataValue::from_static("1"));
+        Some((client, request))
+    }
+}
+
+fn setting(map: &ClusterMap, definition: &settings::Definition) -> mon::Setting {
+    mon::Setting { name: definition.name.to_owned(), value: map.setting_u64(definition.name).to_string() }
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn get_status(&self, request: Request<mon::GetStatusRequest>) -> Answer<mon::GetStatusResponse> {
+        if let Some((mut client, request)) = self.forward(&request, mon::GetStatusRequest {}) {
+            return client.get_status(request).await;
+        }
+        let map = self.read().await?;
+        let known = self.0.ask(|reply| Input::Status { reply }).await?;
+        let leadership = *self.0.leadership.borrow();
+        Ok(Response::new(status::status(&map, &known, leadership)))
+    }
+
+    async fn list_osds(&self, request: Request<mon::ListOsdsRequest>) -> Answer<mon::ListOsdsResponse> {
+        if let Some((mut client, request)) = self.forward(&request, mon::ListOsdsRequest {}) {
+            return client.list_osds(request).await;
+        }
+        let map = self.read().await?;
+        let known = self.0.ask(|reply| Input::Status { reply }).await?;
+        let osds = map.osds.iter().map(|(id, osd)| {
+            let (total_bytes, used_bytes) = known.usage.get(id).copied().unwrap_or((osd.total_bytes, osd.used_bytes));
+            mon::Osd { total_bytes, used_bytes, ..osd.to_proto(*id) }
+        });
+        Ok(Response::new(mon::ListOsdsResponse { osds: osds.collect() }))
+    }
+
+    async fn list_pgs(&self, request: Request<mon::ListPgsRequest>) -> Answer<mon::ListPgsResponse> {
+        let pool = PoolId(request.into_inner().pool);
+        let map = self.read().await?;
+        if pool.0 != 0 && !map.pools.contains_key(&pool) {
+            return Err(Error::new(Reason::UnknownId, format!("there is no {pool}; 0 lists all")).into());
+        }
+        let pgs = map.pgs.iter().filter(|(id, _)| pool.0 == 0 || id.pool == pool);
+        Ok(Response::new(mon::ListPgsResponse { pgs: pgs.map(|(id, pg)| pg.to_proto(*id)).collect() }))
+    }
+
+    async fn list_ranks(&self, _: Request<mon::ListRanksRequest>) -> Answer<mon::ListRanksResponse> {
+        let map = self.read().await?;
+        let ranks = map.ranks.iter().map(|(rank, info)| info.to_proto(*rank)).collect();
+        Ok(Response::new(mon::ListRanksResponse { ranks }))
+    }
+
+    async fn list_subtrees(&self, _: Request<mon::ListSubtreesRequest>) -> Answer<mon::ListSubtreesResponse> {
+        let map = self.read().await?;
+        let subtrees = map.subtrees.iter().map(|(id, subtree)| subtree.to_proto(*id)).collect();
+        Ok(Response::new(mon::ListSubtreesResponse { subtrees }))
+    }
+
+    async fn list_settings(&self, _: Request<mon::ListSettingsRequest>) -> Answer<mon::ListSettingsResponse> {
+        let map = self.read().await?;
+        let settings = settings::ALL.iter().map(|definition| setting(&map, definition)).collect();
+        Ok(Response::new(mon::ListSettingsResponse { settings }))
+    }
+
+    async fn get_setting(&self, request: Request<mon::GetSettingRequest>) -> Answer<mon::GetSettingResponse> {
+        let name = request.into_inner().name;
+        let definition = settings::find(&name).ok_or_else(|| {
+            let names: Vec<&str> = settings::ALL.iter().map(|definition| definition.name).collect();
+            Error::new(Reason::UnknownId, format!("no such setting; there are {}", names.join(", ")))
+        })?;
+        let map = self.read().await?;
+        Ok(Response::new(mon::GetSettingResponse { setting: Some(setting(&map, definition)) }))
+    }
+
+    async fn set_setting(&self, request: Request<mon::SetSettingRequest>) -> Answer<mon::SetSettingResponse> {
+        let mon::SetSettingRequest { name, value } = request.into_inner();
+        let command = Command::SetSetting(SetSetting { name, value });
+        let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
+        Ok(Response::new(mon::SetSettingResponse { map_epoch: result.epoch.0 }))
+    }
+}
