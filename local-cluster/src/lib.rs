@@ -1,1 +1,16 @@
-//! A whole Pando cluster in one process, for pando up, tests and loadgen
+//! A whole cluster in one process: for `pando up`, tests and loadgen.
+//!
+//! Every daemon is what it is as a process of its own (a thread with a runtime,
+//! sockets on loopback, its own data directory); only the process is shared.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod daemon;
+mod layout;
+mod options;
+mod start;
+
+pub use cluster::LocalCluster;
+pub use options::Options;
+pub use pando_osd::engine::EngineKind;

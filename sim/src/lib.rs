@@ -3,4 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod load;
+pub mod model;
 pub mod net;
