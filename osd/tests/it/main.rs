@@ -1,0 +1,7 @@
+//! A mon and OSDs in one process, through gRPC.
+
+mod cluster;
+mod hostile;
+mod objects;
+mod records;
+mod replication;
