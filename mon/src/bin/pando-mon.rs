@@ -1,2 +1,149 @@
 //! The `pando-mon` daemon.
-fn main() {}
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use pando_mon::{Config, PoolSpec, Storage};
+use pando_rpc::Env;
+use serde::Deserialize;
+
+/// A monitor of a Pando cluster: one member of the Raft group that holds the cluster map.
+#[derive(Parser, Debug)]
+#[command(name = "pando-mon", version)]
+struct Flags {
+    /// TOML file with the same names as the flags below (with `_` for `-`); flags win.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Number of this mon in the group, from 1.
+    #[arg(long)]
+    id: Option<u64>,
+    /// Address to listen on; port 0 takes a free one.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Address that others reach this mon at, as host:port.
+    #[arg(long)]
+    advertise: Option<String>,
+    /// Data directory.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// A member of the group, this one included, as ID=HOST:PORT. Once for each; none for a single mon.
+    #[arg(long = "peer", value_name = "ID=HOST:PORT")]
+    peers: Vec<String>,
+    /// Refuse a data directory of any other cluster (32 hexadecimal digits).
+    #[arg(long)]
+    cluster_id: Option<String>,
+    #[command(flatten)]
+    creation: Creation,
+}
+
+/// What counts only when the cluster is made.
+#[derive(clap::Args, Deserialize, Debug, Default)]
+struct Creation {
+    /// First start of a cluster: placement groups get their members when so many OSDs are up.
+    #[arg(long)]
+    expected_osds: Option<u32>,
+    /// First start of a cluster: copies of all data, 1 to 3.
+    #[arg(long)]
+    replicas: Option<u32>,
+    /// First start of a cluster: placement groups of the metadata pool.
+    #[arg(long)]
+    metadata_pgs: Option<u32>,
+    /// First start of a cluster: placement groups of the data pool.
+    #[arg(long)]
+    data_pgs: Option<u32>,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    id: Option<u64>,
+    listen: Option<SocketAddr>,
+    advertise: Option<String>,
+    data: Option<PathBuf>,
+    peers: BTreeMap<String, String>,
+    cluster_id: Option<String>,
+    expected_osds: Option<u32>,
+    replicas: Option<u32>,
+    metadata_pgs: Option<u32>,
+    data_pgs: Option<u32>,
+}
+
+fn read_file(path: &PathBuf) -> anyhow::Result<File> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("{} is no configuration of pando-mon", path.display()))
+}
+
+fn peers(flags: &[String], file: BTreeMap<String, String>) -> anyhow::Result<BTreeMap<u64, String>> {
+    let from_flags = flags.iter().map(|peer| peer.split_once('=').context("--peer takes ID=HOST:PORT"));
+    let given: Vec<(String, String)> = if flags.is_empty() {
+        file.into_iter().collect()
+    } else {
+        from_flags
+            .map(|pair| pair.map(|(id, address)| (id.to_owned(), address.to_owned())))
+            .collect::<Result<_, _>>()?
+    };
+    let mut peers = BTreeMap::new();
+    for (id, address) in given {
+        let number: u64 = id.trim().parse().with_context(|| format!("`{id}` is no number of a mon"))?;
+        if peers.insert(number, address).is_some() {
+            bail!("mon {number} is named twice");
+        }
+    }
+    Ok(peers)
+}
+
+fn parse_cluster_id(text: &str) -> anyhow::Result<[u8; 16]> {
+    let digits = text.replace('-', "");
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
+    Ok(number.context("a cluster id has 32 hexadecimal digits")?.to_be_bytes())
+}
+
+fn config(flags: Flags) -> anyhow::Result<Config> {
+    let file = flags.config.as_ref().map(read_file).transpose()?.unwrap_or_default();
+    let listen = flags.listen.or(file.listen).context("no address to listen on: --listen 127.0.0.1:7300")?;
+    let data = flags.data.or(file.data).context("no data directory: --data DIR")?;
+    let mut config = Config::new(flags.id.or(file.id).unwrap_or(1), listen, Storage::Dir(data));
+    config.advertise = flags.advertise.or(file.advertise);
+    config.peers = peers(&flags.peers, file.peers)?;
+    config.cluster_id = flags.cluster_id.or(file.cluster_id).as_deref().map(parse_cluster_id).transpose()?;
+    let creation = flags.creation;
+    let replicas = creation.replicas.or(file.replicas).unwrap_or(1);
+    config.expected_osds = creation.expected_osds.or(file.expected_osds).unwrap_or(replicas);
+    config.metadata_pool = PoolSpec::new(replicas, creation.metadata_pgs.or(file.metadata_pgs).unwrap_or(16));
+    config.data_pool = PoolSpec::new(replicas, creation.data_pgs.or(file.data_pgs).unwrap_or(32));
+    Ok(config)
+}
+
+async fn stop_signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let config = config(Flags::parse())?;
+    let (id, env) = (config.id, Env::system());
+    let handle = pando_mon::start(config, env.clone()).await?;
+    println!("pando-mon {id} serves on {}", handle.address());
+    let shutdown = env.shutdown.clone();
+    let mut joined = std::pin::pin!(handle.join());
+    tokio::select! {
+        // Only a failed disk ends it by itself.
+        () = &mut joined => bail!("the mon has stopped by itself: see its log"),
+        signal = stop_signal() => signal?,
+    }
+    shutdown.stop();
+    joined.await;
+    Ok(())
+}

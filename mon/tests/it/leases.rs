@@ -1,0 +1,150 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pando_mon_client::{Daemon, MonClient};
+use pando_proto::{Epoch, OsdId, Rank, Reason};
+use pando_rpc::{Env, Lease};
+
+use crate::support::*;
+
+/// Heartbeats until the Env is told to stop.
+fn beat(client: &MonClient, daemon: Daemon, incarnation: u64) -> (Env, Arc<Lease>) {
+    let env = Env::system();
+    let lease = Arc::new(Lease::new(Arc::clone(&env.clock)));
+    client.heartbeat(daemon, incarnation, Arc::clone(&lease), &env, Arc::new(|| (1 << 40, 1 << 39)));
+    (env, lease)
+}
+
+async fn until_valid(lease: &Lease) {
+    within(async {
+        while !lease.is_valid() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_osd_that_falls_silent_is_down_and_its_pgs_go_on_without_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let client = mon.client();
+    client.admin().set_setting("lease_millis", "1000").await.unwrap();
+    let mut beating = Vec::new();
+    for number in 1..=3u8 {
+        let registered = client.register_osd(osd(number, 1)).await.unwrap();
+        beating.push(beat(&client, Daemon::Osd(OsdId(registered.osd_id)), registered.incarnation));
+    }
+    for (_, lease) in &beating {
+        until_valid(lease).await;
+    }
+    let (mut watch, _stop) = watch(&client).await;
+    let used = client.admin().status().await.unwrap().used_bytes;
+    assert_eq!(used, 3 << 39, "heartbeats tell the usage");
+    let silent = OsdId(2);
+    beating[1].0.shutdown.stop();
+    let map = map_when(&mut watch, |map| !map.osds[&silent].up).await;
+    assert!(!beating[1].1.is_valid(), "R13: the holder stopped before the mon said so");
+    assert!(map.osds[&OsdId(1)].up && map.osds[&OsdId(3)].up);
+    for pg in map.pgs.values() {
+        assert!(!pg.members.contains(&silent) && !pg.members.is_empty());
+    }
+    let warnings = client.admin().status().await.unwrap().warnings;
+    assert!(warnings.iter().any(|warning| warning.starts_with("osd.2")), "{warnings:?}");
+
+    // The same process is heard of again.
+    let (again, lease) = beat(&client, Daemon::Osd(silent), 1);
+    let map = map_when(&mut watch, |map| map.osds[&silent].up).await;
+    until_valid(&lease).await;
+    let pg = *map.pgs.iter().find(|(_, pg)| pg.joining.contains(&silent)).unwrap().0;
+    let config = map.pgs[&pg].config;
+    let wrong = client.confirm_member(pg, config - 1, silent).await.unwrap_err();
+    assert_eq!(wrong.reason, Reason::StaleEpoch, "R26");
+    let epoch = client.confirm_member(pg, config, silent).await.unwrap();
+    let map = client.get_map(epoch).await.unwrap();
+    assert!(map.pgs[&pg].members.contains(&silent) && map.pgs[&pg].config == config + 1);
+    again.shutdown.stop();
+    beating.iter().for_each(|(env, _)| env.shutdown.stop());
+    mon.stop().await;
+}
+
+#[tokio::test]
+async fn a_rank_is_given_to_another_process_only_after_its_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let client = mon.client();
+    client.admin().set_setting("lease_millis", "1000").await.unwrap();
+    client.register_rank(rank(1)).await.unwrap();
+    let (env, lease) = beat(&client, Daemon::Rank(Rank(0)), 1);
+    until_valid(&lease).await;
+
+    let impatient = mon.client().with_limit(Duration::from_millis(1));
+    let request = rank(2);
+    let refused = tokio::time::timeout(Duration::from_millis(200), impatient.register_rank(request)).await;
+    assert!(refused.is_err(), "it waits while the first process beats");
+
+    let since = Instant::now();
+    env.shutdown.stop();
+    let second = within(client.register_rank(rank(2))).await.unwrap();
+    assert_eq!(second.incarnation, 2);
+    assert!(!lease.is_valid(), "R13");
+    assert!(since.elapsed() >= Duration::from_millis(500), "the lease had a quarter gone at most, and some delay");
+    let map = client.get_map(Epoch(0)).await.unwrap();
+    assert_eq!(map.root_subtree().unwrap().epoch, Epoch(2), "I3");
+
+    // A clean stop needs no wait.
+    let (env, lease) = beat(&client, Daemon::Rank(Rank(0)), 2);
+    until_valid(&lease).await;
+    env.shutdown.stop();
+    lease.give_up();
+    client.release_lease(Daemon::Rank(Rank(0)), 2).await.unwrap();
+    client.release_lease(Daemon::Rank(Rank(0)), 1).await.unwrap();
+    let third = within(client.register_rank(rank(3))).await.unwrap();
+    assert_eq!(third.incarnation, 3);
+    let stale = client.allocate_inos(pando_proto::ShardId(0), Rank(0), 2, 1).await.unwrap_err();
+    assert_eq!(stale.reason, Reason::StaleEpoch, "R20");
+    mon.stop().await;
+}
+
+/// Leases outlive the leader: the daemons go on, nobody is taken down.
+#[tokio::test]
+async fn leases_go_on_across_an_election() {
+    let mut group = Group::start(1000).await;
+    let client = group.client();
+    within(client.admin().set_setting("lease_millis", "4000")).await.unwrap();
+    let renewals = Arc::new(AtomicU64::new(0));
+    let mut beating = Vec::new();
+    for number in 1..=3u8 {
+        let registered = within(client.register_osd(osd(number, 1))).await.unwrap();
+        let (env, lease) = (Env::system(), Arc::new(Lease::new(Env::system().clock)));
+        let counter = Arc::clone(&renewals);
+        let usage = move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            (1, 0)
+        };
+        let daemon = Daemon::Osd(OsdId(registered.osd_id));
+        group.client().heartbeat(daemon, registered.incarnation, Arc::clone(&lease), &env, Arc::new(usage));
+        until_valid(&lease).await;
+        beating.push((env, lease));
+    }
+    let before = client.get_map(Epoch(0)).await.unwrap();
+    let leader = client.admin().status().await.unwrap().leader_id;
+    group.stop_mon(leader).await;
+    within(client.register_client("needs a leader")).await.unwrap();
+    let since = renewals.load(Ordering::SeqCst);
+    within(async {
+        while renewals.load(Ordering::SeqCst) < since + 12 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    for (_, lease) in &beating {
+        until_valid(lease).await;
+    }
+    let after = client.get_map(Epoch(0)).await.unwrap();
+    assert_eq!(after.pgs, before.pgs, "no configuration changed");
+    assert!(after.osds.values().all(|osd| osd.up));
+    beating.iter().for_each(|(env, _)| env.shutdown.stop());
+    group.stop().await;
+}

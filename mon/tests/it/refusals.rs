@@ -1,0 +1,116 @@
+use bytes::Bytes;
+use pando_mon::{Error, Storage};
+use pando_proto::mon::cluster_service_client::ClusterServiceClient;
+use pando_proto::mon::raft_service_client::RaftServiceClient;
+use pando_proto::mon::{DeliverRequest, HeartbeatRequest, ProposeRequest};
+use pando_proto::{Epoch, Reason};
+use pando_rpc::Env;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn directories_of_others_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    mon.client().get_map(Epoch(1)).await.unwrap();
+    let start = |config| pando_mon::start(config, Env::system());
+    assert!(matches!(start(single(dir.path())).await, Err(Error::InUse)));
+    mon.stop().await;
+
+    let mut other_mon = single(dir.path());
+    other_mon.id = 2;
+    assert!(matches!(start(other_mon).await, Err(Error::WrongMon { found: 1, wanted: 2 })));
+
+    let mut other_cluster = single(dir.path());
+    other_cluster.cluster_id = Some([9; 16]);
+    let error = start(other_cluster).await.err().unwrap();
+    assert!(matches!(error, Error::WrongCluster { .. }));
+    assert_eq!(pando_proto::Error::from(error).reason, Reason::WrongCluster);
+
+    let mut other_group = single(dir.path());
+    other_group.peers = (1..=3).map(|id| (id, format!("127.0.0.1:{}", 9200 + id))).collect();
+    assert!(matches!(start(other_group).await, Err(Error::OtherMembers { .. })));
+}
+
+#[tokio::test]
+async fn a_newer_format_and_a_damaged_directory_are_refused() {
+    const META: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("meta");
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    mon.stop().await;
+    let overwrite = |value: &[u8]| {
+        let database = redb::Database::open(dir.path().join("mon.redb")).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(META).unwrap().insert("superblock", value).unwrap();
+        transaction.commit().unwrap();
+    };
+    overwrite(b"pando-mon\x02\0\0\0whatever comes");
+    let error = pando_mon::start(single(dir.path()), Env::system()).await.err().unwrap();
+    assert!(matches!(error, Error::NewerFormat { found: 2, known: 1 }));
+    assert!(error.to_string().contains("at least as new"), "{error}");
+    overwrite(b"something else");
+    let error = pando_mon::start(single(dir.path()), Env::system()).await.err().unwrap();
+    assert!(matches!(error, Error::Damaged(_)), "{error}");
+}
+
+#[tokio::test]
+async fn configurations_that_make_no_sense_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = async |change: &dyn Fn(&mut pando_mon::Config)| {
+        let mut config = single(&dir.path().join("x"));
+        change(&mut config);
+        pando_mon::start(config, Env::system()).await.err().expect("refused")
+    };
+    assert!(matches!(refused(&|config| config.id = 0).await, Error::Config(_)));
+    assert!(matches!(refused(&|config| config.listen = "0.0.0.0:0".parse().unwrap()).await, Error::Config(_)));
+    let two = |config: &mut pando_mon::Config| config.peers = [(1, "a:1".to_owned()), (2, "b:1".to_owned())].into();
+    assert!(matches!(refused(&two).await, Error::Config(_)));
+    let not_me = |config: &mut pando_mon::Config| config.peers = [(7, "a:1".to_owned())].into();
+    assert!(matches!(refused(&not_me).await, Error::Config(_)));
+    let taken = std::net::TcpListener::bind(any_port()).unwrap();
+    let address = taken.local_addr().unwrap();
+    assert!(matches!(refused(&|config| config.listen = address).await, Error::Listen(_)));
+    std::fs::write(dir.path().join("file"), b"").unwrap();
+    let path = dir.path().join("file");
+    let no_directory = |config: &mut pando_mon::Config| config.data = Storage::Dir(path.clone());
+    assert!(matches!(refused(&no_directory).await, Error::Directory { .. }));
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_get_typed_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let client = mon.client();
+    client.get_map(Epoch(1)).await.unwrap();
+    let mut foreign = osd(1, 1);
+    foreign.cluster_id = vec![9; 16].into();
+    assert_eq!(client.register_osd(foreign).await.unwrap_err().reason, Reason::WrongCluster);
+    let mut nowhere = osd(1, 1);
+    nowhere.address = "nowhere".into();
+    assert_eq!(client.register_osd(nowhere).await.unwrap_err().reason, Reason::InvalidRequest);
+
+    let channel = pando_rpc::channel(&mon.env.net, &mon.address()).unwrap();
+    let mut service = ClusterServiceClient::new(channel.clone());
+    let reason = |status: tonic::Status| pando_proto::Error::from_tonic(&status).reason;
+    let nobody = HeartbeatRequest::default();
+    assert_eq!(reason(service.heartbeat(nobody).await.unwrap_err()), Reason::InvalidRequest);
+    let unknown = HeartbeatRequest {
+        daemon: Some(pando_proto::mon::heartbeat_request::Daemon::OsdId(77)),
+        ..HeartbeatRequest::default()
+    };
+    assert_eq!(reason(service.heartbeat(unknown).await.unwrap_err()), Reason::UnknownId);
+
+    let mut raft = RaftServiceClient::new(channel);
+    let garbage = DeliverRequest { cluster_id: Bytes::new(), messages: vec![Bytes::from_static(b"\xff\xff\xff")] };
+    assert_eq!(reason(raft.deliver(garbage).await.unwrap_err()), Reason::InvalidRequest);
+    // A message that is well formed, but from nobody in the group.
+    let stranger =
+        DeliverRequest { cluster_id: Bytes::new(), messages: vec![Bytes::from_static(b"\x08\x00\x10\x01\x18\x09")] };
+    raft.deliver(stranger).await.unwrap();
+    let foreign = DeliverRequest { cluster_id: vec![9; 16].into(), messages: vec![] };
+    assert_eq!(reason(raft.deliver(foreign).await.unwrap_err()), Reason::WrongCluster);
+    let garbage = ProposeRequest { cluster_id: Bytes::new(), command: Bytes::from_static(b"\x63") };
+    assert_eq!(reason(raft.propose(garbage).await.unwrap_err()), Reason::InvalidRequest);
+    client.register_osd(osd(1, 1)).await.unwrap();
+    mon.stop().await;
+}
