@@ -9,13 +9,13 @@ use pando_proto::{Errno, MAX_NAME_BYTES, MAX_PATH_BYTES};
 
 use crate::{Error, Result};
 
-/// A checked path: names separated by single `/`, none at either end; empty for the root.
+/// A checked path: names separated by single `/`, none at the start; empty for the root.
+/// One at the end stays, for the server to decide: only a directory will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checked {
     names: Bytes,
     /// As given, for messages.
     given: Bytes,
-    trailing_slash: bool,
 }
 
 /// Checks what any server would refuse. A path without a leading `/` starts at the root as well.
@@ -40,11 +40,13 @@ pub(crate) fn check(path: &Path) -> Result<Checked> {
         }
         names.extend_from_slice(name);
     }
+    if given.ends_with(b"/") && !names.is_empty() {
+        names.push(b'/');
+    }
     if names.len() > MAX_PATH_BYTES {
         return fail(Errno::ENAMETOOLONG, format!("the path has {} bytes, at most {MAX_PATH_BYTES} fit", names.len()));
     }
-    let trailing_slash = given.ends_with(b"/") && !names.is_empty();
-    Ok(Checked { names: names.into(), given: Bytes::copy_from_slice(given), trailing_slash })
+    Ok(Checked { names: names.into(), given: Bytes::copy_from_slice(given) })
 }
 
 impl Checked {
@@ -53,29 +55,9 @@ impl Checked {
         &self.given
     }
 
-    /// To look something up: a trailing slash asks for a directory.
-    pub fn lookup(&self) -> Target {
-        if !self.trailing_slash {
-            return self.entry();
-        }
-        let mut path = self.names.to_vec();
-        path.extend_from_slice(b"/.");
-        Target { base: 0, path: path.into() }
-    }
-
-    /// To make or remove a directory, or to rename: a trailing slash means nothing.
-    pub fn entry(&self) -> Target {
+    /// As the server takes it.
+    pub fn target(&self) -> Target {
         Target { base: 0, path: self.names.clone() }
-    }
-
-    /// To make or remove something that is no directory.
-    ///
-    /// Errors: `errno` if the path ends in a slash.
-    pub fn leaf(&self, errno: Errno) -> Result<Target> {
-        if self.trailing_slash {
-            return Err(Error::posix(errno).at(&self.given));
-        }
-        Ok(self.entry())
     }
 }
 

@@ -41,17 +41,19 @@ pub(crate) struct OpenFile {
     client: Client,
     handle: u64,
     path: Bytes,
+    /// The size that the file is expected to get, if the caller said so.
+    size_hint: u64,
     state: Mutex<State>,
 }
 
 impl OpenFile {
-    pub fn new(client: Client, handle: u64, path: Bytes, opened: &OpenResponse) -> Result<Self> {
+    pub fn new(client: Client, handle: u64, path: Bytes, size_hint: u64, opened: &OpenResponse) -> Result<Self> {
         let attr = opened.attr.ok_or_else(|| Error::protocol("no attributes"))?;
         // A directory has no data, so its placement means nothing.
         let is_file = Metadata::from_proto(opened.attr)?.is_file();
         let placement = if is_file { check_placement(opened.placement)? } else { Placement::default() };
         let state = State { attr, placement, pending: None, closed: false };
-        Ok(Self { client, handle, path, state: Mutex::new(state) })
+        Ok(Self { client, handle, path, size_hint, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -181,7 +183,7 @@ impl OpenFile {
         Ok(answer.written)
     }
 
-    /// False: the file is not where it was thought to be.
+    /// False: the file is not where it was thought to be, or was cut meanwhile.
     async fn write_to_objects(&self, offset: u64, data: &Bytes, end: u64) -> Result<bool> {
         let Some(placement) = self.granted(end).await? else { return Ok(false) };
         write_objects(self.client.core(), self.ino(), &placement, offset, data).await?;
@@ -191,11 +193,11 @@ impl OpenFile {
             mtime: self.client.core().clock.wall_nanos(),
         };
         if end > self.snapshot().1 {
-            self.report(report).await?;
-        } else {
-            // Inside the file only the time changes: reported with the next sync, look or close.
-            self.add_pending(report);
+            // A report from before a cut is void, and the cut took what was beyond the size (R23): write again.
+            return self.report(report).await;
         }
+        // Inside the file only the time changes: reported with the next sync, look or close.
+        self.add_pending(report);
         Ok(true)
     }
 
@@ -205,9 +207,12 @@ impl OpenFile {
         if end <= placement.max_size {
             return Ok(Some(placement));
         }
-        let wanted = end.saturating_add(end.min(GRANT_AHEAD)).min(MAX_FILE);
-        let request = GrantSizeRequest { handle: self.handle, size: wanted };
-        let placement = check_placement(call!(self.client, &self.path, GrantSize, request)?.placement)?;
+        let ahead = if end <= self.size_hint { self.size_hint } else { end.saturating_add(end.min(GRANT_AHEAD)) };
+        let placement = match self.ask_grant(ahead.min(MAX_FILE)).await {
+            // Ahead is more than a file may have; perhaps what is needed is not.
+            Err(error) if error.errno() == Errno::EFBIG && ahead > end => self.ask_grant(end).await?,
+            other => other?,
+        };
         self.lock().placement = placement;
         if placement.home() != DataHome::Objects {
             return Ok(None);
@@ -218,10 +223,18 @@ impl OpenFile {
         Ok(Some(placement))
     }
 
-    async fn report(&self, report: SizeReport) -> Result<()> {
+    async fn ask_grant(&self, size: u64) -> Result<Placement> {
+        let request = GrantSizeRequest { handle: self.handle, size };
+        check_placement(call!(self.client, &self.path, GrantSize, request)?.placement)
+    }
+
+    /// False if the report was void: the file was cut since the write.
+    async fn report(&self, report: SizeReport) -> Result<bool> {
         let request = ReportSizeRequest { handle: self.handle, report: Some(report) };
         let answer = call!(self.client, &self.path, ReportSize, request)?;
-        self.learn(answer.attr, answer.placement)
+        self.learn(answer.attr, answer.placement)?;
+        let placement = check_placement(answer.placement)?;
+        Ok(placement.home() == DataHome::Objects && placement.truncate_seq == report.truncate_seq)
     }
 
     fn add_pending(&self, report: SizeReport) {
@@ -235,22 +248,39 @@ impl OpenFile {
         if data.is_empty() {
             return Ok(self.metadata().await?.len());
         }
-        let mut start = None;
-        let mut at = 0;
-        while at < data.len() {
-            let to = data.len().min(at + MDS_CHUNK);
-            let part = data.slice(at..to);
+        self.within(true, async {
+            let mut start = None;
+            let mut at = 0;
+            while at < data.len() {
+                let to = data.len().min(at + MDS_CHUNK);
+                let offset = self.append_part(data.slice(at..to)).await?;
+                start.get_or_insert(offset);
+                at = to;
+            }
+            start.ok_or_else(restless)
+        })
+        .await
+    }
+
+    async fn append_part(&self, part: Bytes) -> Result<u64> {
+        for _ in 0..ATTEMPTS {
             let request = WriteRequest { handle: self.handle, offset: 0, data: part.clone(), append: true };
             let answer = call!(self.client, &self.path, Write, request)?;
             self.learn(answer.attr, answer.placement)?;
-            if !answer.written {
-                // R23: the owner has reserved the range, nobody else writes there.
-                self.write_at(answer.offset, part).await?;
+            if answer.written {
+                return Ok(answer.offset);
             }
-            start.get_or_insert(answer.offset);
-            at = to;
+            let end = answer.offset.checked_add(part.len() as u64).filter(|end| *end <= MAX_FILE);
+            let end = end.ok_or_else(|| Error::protocol("an impossible end of the file"))?;
+            // R23: the owner has reserved the range, nobody else writes there. Once the file is cut the end is another.
+            match self.write_to_objects(answer.offset, &part, end).await {
+                Ok(true) => return Ok(answer.offset),
+                Ok(false) => {}
+                Err(error) if error.reason() == Reason::StaleGeneration => {}
+                Err(error) => return Err(error),
+            }
         }
-        start.ok_or_else(restless)
+        Err(restless())
     }
 
     /// Asks where the bytes are.
@@ -280,7 +310,8 @@ impl OpenFile {
         if reported.is_err() {
             self.add_pending(report);
         }
-        reported
+        // Void if the file was cut meanwhile: then that is its last change.
+        reported.map(|_| ())
     }
 
     /// Changes attributes of this very inode.

@@ -159,13 +159,11 @@ impl Client {
 impl OpenFile {
     pub(crate) async fn open(client: &Client, path: &Checked, options: &OpenOptions) -> Result<Self> {
         let flags = options.flags().map_err(|error| error.at(path.given()))?;
-        let creates = options.create || options.create_new;
-        let target = if creates { path.leaf(Errno::EISDIR)? } else { path.lookup() };
         let core = client.core();
         let handle = core.new_handle();
         let request = OpenRequest {
             caller: client.caller(),
-            target: Some(target),
+            target: Some(path.target()),
             handle,
             flags,
             mode: options.mode,
@@ -174,7 +172,7 @@ impl OpenFile {
         };
         let answered = client.run_answered(Op::Open(request), path.given()).await?;
         let Answer::Open(answer) = &answered.result else { return Err(wrong_answer(path.given())) };
-        let opened = Self::new(client.clone(), handle, path.given().clone(), answer)?;
+        let opened = Self::new(client.clone(), handle, path.given().clone(), options.size_hint, answer)?;
         // The rank's next process needs to know what the handle may do, not how it came to be (R19).
         let lasting = OpenFlag::Read as u32 | OpenFlag::Write as u32 | OpenFlag::Append as u32;
         let kept = ReclaimedHandle { handle, ino: opened.ino(), flags: flags & lasting };

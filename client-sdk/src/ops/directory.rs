@@ -77,7 +77,7 @@ impl ReadDir {
     fn fetch(&self) -> BoxFuture<'static, Result<ReaddirResponse>> {
         let request = ReaddirRequest {
             caller: self.client.caller(),
-            target: Some(self.path.lookup()),
+            target: Some(self.path.target()),
             handle: 0,
             after: self.after.clone(),
             limit: self.options.page,

@@ -58,7 +58,7 @@ impl Client {
     }
 
     pub(crate) async fn stat(&self, path: &Checked, follow: bool) -> Result<Metadata> {
-        let request = StatRequest { caller: self.caller(), target: Some(path.lookup()), follow };
+        let request = StatRequest { caller: self.caller(), target: Some(path.target()), follow };
         let answer = call!(self, path.given(), Stat, request)?;
         Metadata::from_proto(answer.attr)
     }
@@ -79,7 +79,7 @@ impl Client {
     /// Errors: EACCES if not.
     pub async fn access(&self, path: impl AsRef<Path>, mask: u32) -> Result<()> {
         let path = path::check(path.as_ref())?;
-        let request = AccessRequest { caller: self.caller(), target: Some(path.lookup()), mask };
+        let request = AccessRequest { caller: self.caller(), target: Some(path.target()), mask };
         call!(self, path.given(), Access, request).map(|_| ())
     }
 
@@ -128,7 +128,7 @@ impl Client {
     async fn set_attr(&self, path: &Path, follow: bool, changes: Changes) -> Result<Metadata> {
         let path = path::check(path)?;
         let request =
-            SetAttrRequest { caller: self.caller(), target: Some(path.lookup()), follow, ..changes.into_request() };
+            SetAttrRequest { caller: self.caller(), target: Some(path.target()), follow, ..changes.into_request() };
         let answer = call!(self, path.given(), SetAttr, request)?;
         Metadata::from_proto(answer.attr)
     }

@@ -29,7 +29,7 @@ impl Client {
     /// Errors: as [`create_dir`](Self::create_dir).
     pub async fn create_dir_with_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<Metadata> {
         let path = path::check(path.as_ref())?;
-        let request = MkdirRequest { caller: self.caller(), target: Some(path.entry()), mode };
+        let request = MkdirRequest { caller: self.caller(), target: Some(path.target()), mode };
         let answer = call!(self, path.given(), Mkdir, request)?;
         Metadata::from_proto(answer.attr)
     }
@@ -39,7 +39,7 @@ impl Client {
     /// Errors: ENOENT, EISDIR, EACCES, EPERM.
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path::check(path.as_ref())?;
-        let request = UnlinkRequest { caller: self.caller(), target: Some(path.leaf(Errno::ENOTDIR)?) };
+        let request = UnlinkRequest { caller: self.caller(), target: Some(path.target()) };
         call!(self, path.given(), Unlink, request).map(|_| ())
     }
 
@@ -48,7 +48,7 @@ impl Client {
     /// Errors: ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM.
     pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path::check(path.as_ref())?;
-        let request = RmdirRequest { caller: self.caller(), target: Some(path.entry()) };
+        let request = RmdirRequest { caller: self.caller(), target: Some(path.target()) };
         call!(self, path.given(), Rmdir, request).map(|_| ())
     }
 
@@ -75,8 +75,12 @@ impl Client {
 
     async fn rename_as(&self, from: &Path, to: &Path, mode: RenameMode) -> Result<()> {
         let (from, to) = (path::check(from)?, path::check(to)?);
-        let request =
-            RenameRequest { caller: self.caller(), from: Some(from.entry()), to: Some(to.entry()), mode: mode.into() };
+        let request = RenameRequest {
+            caller: self.caller(),
+            from: Some(from.target()),
+            to: Some(to.target()),
+            mode: mode.into(),
+        };
         call!(self, from.given(), Rename, request).map(|_| ())
     }
 
@@ -87,8 +91,8 @@ impl Client {
         let (original, link) = (path::check(original.as_ref())?, path::check(link.as_ref())?);
         let request = LinkRequest {
             caller: self.caller(),
-            existing: Some(original.lookup()),
-            link: Some(link.leaf(Errno::ENOENT)?),
+            existing: Some(original.target()),
+            link: Some(link.target()),
             follow: false,
         };
         call!(self, link.given(), Link, request).map(|_| ())
@@ -112,7 +116,7 @@ impl Client {
         }
         let request = SymlinkRequest {
             caller: self.caller(),
-            target: Some(link.leaf(Errno::ENOENT)?),
+            target: Some(link.target()),
             link_target: Bytes::copy_from_slice(target),
         };
         call!(self, link.given(), Symlink, request).map(|_| ())
@@ -123,7 +127,7 @@ impl Client {
     /// Errors: EINVAL if it is none, ENOENT, EACCES.
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path::check(path.as_ref())?;
-        let request = ReadlinkRequest { caller: self.caller(), target: Some(path.lookup()) };
+        let request = ReadlinkRequest { caller: self.caller(), target: Some(path.target()) };
         let answer = call!(self, path.given(), Readlink, request)?;
         Ok(PathBuf::from(OsString::from_vec(answer.link_target.to_vec())))
     }

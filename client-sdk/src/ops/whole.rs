@@ -24,7 +24,7 @@ impl Client {
         let path = path::check(path.as_ref())?;
         let mut attempt = 0;
         loop {
-            let request = ReadFileRequest { caller: self.caller(), target: Some(path.lookup()) };
+            let request = ReadFileRequest { caller: self.caller(), target: Some(path.target()) };
             let answer = call!(self, path.given(), ReadFile, request)?;
             if let Some(body) = answer.body {
                 return Ok(body);
@@ -111,7 +111,7 @@ impl Client {
         let exclusive = if create_new { OpenFlag::Exclusive as u32 } else { 0 };
         let request = WriteFileRequest {
             caller: self.caller(),
-            target: Some(path.leaf(Errno::EISDIR)?),
+            target: Some(path.target()),
             flags: OpenFlag::Write as u32 | OpenFlag::Create as u32 | OpenFlag::Truncate as u32 | exclusive,
             mode,
             data: data.clone(),

@@ -17,7 +17,7 @@ impl Client {
         let path = path::check(path.as_ref())?;
         let request = GetXattrRequest {
             caller: self.caller(),
-            target: Some(path.lookup()),
+            target: Some(path.target()),
             follow: true,
             name: check_xattr_name(name.as_ref())?,
         };
@@ -42,7 +42,7 @@ impl Client {
         };
         let request = SetXattrRequest {
             caller: self.caller(),
-            target: Some(path.lookup()),
+            target: Some(path.target()),
             follow: true,
             name: check_xattr_name(name.as_ref())?,
             value: Bytes::copy_from_slice(value.as_ref()),
@@ -56,7 +56,7 @@ impl Client {
     /// Errors: ENOENT, EACCES.
     pub async fn list_xattr(&self, path: impl AsRef<Path>) -> Result<Vec<Bytes>> {
         let path = path::check(path.as_ref())?;
-        let request = ListXattrRequest { caller: self.caller(), target: Some(path.lookup()), follow: true };
+        let request = ListXattrRequest { caller: self.caller(), target: Some(path.target()), follow: true };
         Ok(call!(self, path.given(), ListXattr, request)?.names)
     }
 
@@ -67,7 +67,7 @@ impl Client {
         let path = path::check(path.as_ref())?;
         let request = RemoveXattrRequest {
             caller: self.caller(),
-            target: Some(path.lookup()),
+            target: Some(path.target()),
             follow: true,
             name: check_xattr_name(name.as_ref())?,
         };

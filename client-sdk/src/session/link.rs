@@ -48,19 +48,27 @@ pub(crate) struct Live {
 pub(crate) struct Link {
     live: watch::Sender<Option<Live>>,
     last_error: watch::Sender<Option<Error>>,
+    over: watch::Sender<bool>,
 }
 
 impl Link {
     /// Starts connecting; ends with `core.shutdown`.
     pub fn start(core: Arc<Core>, rank: Rank) -> Arc<Self> {
-        let link = Arc::new(Self { live: watch::Sender::new(None), last_error: watch::Sender::new(None) });
+        let link = Arc::new(Self {
+            live: watch::Sender::new(None),
+            last_error: watch::Sender::new(None),
+            over: watch::Sender::new(false),
+        });
         let keeper = Keeper { core, rank, link: Arc::clone(&link), known: None };
         tokio::spawn(async move {
             let shutdown = keeper.core.shutdown.clone();
+            let link = Arc::clone(&keeper.link);
             tokio::select! {
                 () = keeper.run() => {}
                 () = shutdown.stopped() => {}
             }
+            // Whoever waits for a stream learns that there will be none.
+            link.over.send_replace(true);
         });
         link
     }
@@ -70,10 +78,14 @@ impl Link {
         if let Some(live) = self.current() {
             return Ok(live);
         }
-        let mut receiver = self.live.subscribe();
-        let found = receiver.wait_for(|live| live.as_ref().is_some_and(|live| !live.pipe.is_closed())).await;
-        let live = found.ok().and_then(|live| live.clone());
-        live.ok_or_else(|| Error::new(Reason::Unavailable, "the client is closed"))
+        let (mut live, mut over) = (self.live.subscribe(), self.over.subscribe());
+        let found = tokio::select! {
+            found = live.wait_for(|live| live.as_ref().is_some_and(|live| !live.pipe.is_closed())) => {
+                found.ok().and_then(|live| live.clone())
+            }
+            _ = over.wait_for(|over| *over) => None,
+        };
+        found.ok_or_else(|| Error::new(Reason::Unavailable, "the session is over"))
     }
 
     fn current(&self) -> Option<Live> {
@@ -113,6 +125,10 @@ impl Keeper {
                 Err(error) => error,
             };
             self.link.live.send_replace(None);
+            if matches!(error.reason, Reason::StaleSession | Reason::WrongCluster) {
+                self.core.end(error);
+                return;
+            }
             tracing::debug!(rank = %self.rank, %error, "the stream to the rank is down");
             self.link.last_error.send_replace(Some(error));
             // Clients spread a little, so that they do not all come back at the same moment.
@@ -185,7 +201,23 @@ impl Keeper {
         }
         self.link.last_error.send_replace(None);
         self.link.live.send_replace(Some(live));
-        reading.await
+        tokio::select! {
+            broken = reading => broken,
+            () = self.replaced(welcome.incarnation) => {
+                Error::new(Reason::Unavailable, "another process serves the rank now")
+            }
+        }
+    }
+
+    /// Ends when the map says that a later process has the rank: a machine that died closes no stream.
+    async fn replaced(&self, incarnation: u64) {
+        let mut map = self.core.map.clone();
+        loop {
+            if map.current().ranks.get(&self.rank).is_some_and(|rank| rank.incarnation > incarnation) {
+                return;
+            }
+            map.changed().await;
+        }
     }
 
     async fn reclaim(&self, live: &Live) -> Result<(), Error> {

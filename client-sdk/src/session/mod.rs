@@ -7,7 +7,7 @@ mod window;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,6 +38,8 @@ pub(crate) struct Core {
     links: Mutex<BTreeMap<Rank, Arc<Link>>>,
     handles: Mutex<Handles>,
     next_handle: AtomicU64,
+    /// Why the session is over, if the cluster ended it.
+    ended: OnceLock<Error>,
 }
 
 /// Handles that a rank's next process has to hear of (R19).
@@ -73,6 +75,7 @@ impl Core {
             links: Mutex::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            ended: OnceLock::new(),
         }
     }
 
@@ -154,7 +157,7 @@ impl Core {
 
     async fn live_of_root(self: &Arc<Self>) -> Result<(Rank, link::Live), Error> {
         if self.shutdown.is_stopping() {
-            return Err(Error::new(Reason::StaleSession, "the client is closed: connect again"));
+            return Err(self.over());
         }
         // The epoch in the map may be behind, the rank may just be restarting: the link finds out.
         let owner = self.map.current().root_subtree().map(|subtree| subtree.owner);
@@ -165,10 +168,24 @@ impl Core {
         Ok((rank, self.link(rank).live().await?))
     }
 
+    /// The cluster has ended the session: every call fails from now on, also those that wait.
+    fn end(&self, error: Error) {
+        let _ = self.ended.set(error);
+        self.shutdown.stop();
+    }
+
+    fn over(&self) -> Error {
+        let closed = || Error::new(Reason::StaleSession, "the client is closed: connect again");
+        self.ended.get().cloned().unwrap_or_else(closed)
+    }
+
     /// Waits for a newer map, but not longer than this.
     async fn map_changed_within(&self, limit: Duration) {
         let mut map = self.map.clone();
-        let _ = tokio::time::timeout(limit, map.changed()).await;
+        let known = map.current().epoch;
+        // A clone may first be handed a map that is known already.
+        let newer = async { while map.changed().await.epoch <= known {} };
+        let _ = tokio::time::timeout(limit, newer).await;
     }
 
     /// Why the rank of the root cannot be reached at the moment.

@@ -15,7 +15,7 @@ use pando_proto::mds::{
     Caller, ClientFrame, OperationResult, Replies, Reply, Request, ServerFrame, Welcome, client_frame,
     operation_result::Result as Answer, server_frame,
 };
-use pando_proto::{ClientId, Epoch, Ino, Rank};
+use pando_proto::{ClientId, Epoch, Error as ProtoError, Ino, Rank, Reason};
 use pando_rpc::{Net, Shutdown, SystemClock, TcpNet};
 use tokio::sync::{mpsc, watch};
 use tonic::{Response, Status, Streaming};
@@ -52,6 +52,7 @@ struct Inner {
     incarnation: AtomicU64,
     rank: u32,
     window: u32,
+    refusal: Mutex<Option<Reason>>,
 }
 
 pub struct Fake {
@@ -83,6 +84,7 @@ impl Fake {
             incarnation: AtomicU64::new(1),
             rank,
             window,
+            refusal: Mutex::new(None),
         });
         let shutdown = Shutdown::default();
         let service = SessionServiceServer::new(Service(Arc::clone(&inner)));
@@ -104,6 +106,11 @@ impl Fake {
 
     pub fn set_incarnation(&self, incarnation: u64) {
         self.inner.incarnation.store(incarnation, Ordering::SeqCst);
+    }
+
+    /// Refuses every stream from now on.
+    pub fn refuse(&self, reason: Reason) {
+        *self.inner.refusal.lock().unwrap() = Some(reason);
     }
 
     /// A map with this rank alone, and a client that follows it.
@@ -144,6 +151,9 @@ impl SessionService for Service {
         &self,
         request: tonic::Request<Streaming<ClientFrame>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
+        if let Some(reason) = *self.0.refusal.lock().unwrap() {
+            return Err(ProtoError::new(reason, "by the script").to_tonic());
+        }
         let (sender, receiver) = mpsc::unbounded_channel();
         let inner = Arc::clone(&self.0);
         tokio::spawn(async move { inner.run(request.into_inner(), sender).await });

@@ -340,3 +340,30 @@ async fn calls_work_in_a_multi_thread_runtime() {
         assert_eq!(task.unwrap(), number.to_string());
     }
 }
+
+#[tokio::test]
+async fn a_session_that_the_cluster_ended_fails_all_calls_at_once() {
+    let fake = Fake::start(|_| vec![Act::Break]).await;
+    let (client, _map) = fake.client();
+    fake.refuse(Reason::StaleSession);
+    let error = client.read("/x").await.unwrap_err();
+    assert_eq!((error.errno(), error.reason()), (Errno::ESTALE, Reason::StaleSession));
+    assert_eq!(client.metadata("/x").await.unwrap_err().reason(), Reason::StaleSession);
+}
+
+#[tokio::test]
+async fn when_the_map_shows_a_later_process_the_old_stream_is_left() {
+    let fake = Fake::start(|seen| match seen.stream {
+        1 => vec![],
+        _ => vec![Act::Answer(correct(seen))],
+    })
+    .await;
+    let (client, map) = fake.client();
+    let read = tokio::spawn(async move { client.read("/x").await });
+    fake.wait_seen(|seen| !seen.is_empty()).await;
+    fake.set_incarnation(2);
+    let mut next = fake.map(2);
+    next.ranks.values_mut().for_each(|rank| rank.incarnation = 2);
+    map.send_replace(Arc::new(next));
+    assert_eq!(read.await.unwrap().unwrap(), "x");
+}
