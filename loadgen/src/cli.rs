@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -149,6 +150,9 @@ struct TargetArgs {
     /// Process of the metadata server, to report its memory (`pando:` only).
     #[arg(long)]
     mds_pid: Option<u32>,
+    /// How long a call of a Pando client may take, retries included, in seconds.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    deadline: u32,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -165,10 +169,14 @@ impl TargetArgs {
         self.output.client_threads.into()
     }
 
+    fn pando(&self, mons: impl Into<String>) -> Pando {
+        Pando::new(mons).with_deadline(Duration::from_secs(self.deadline.into()))
+    }
+
     fn run(&self, workload: &impl Workload) -> anyhow::Result<ExitCode> {
         let mut report = match &self.target {
             TargetName::Posix(dir) => workload.run(&Posix::new(dir))?,
-            TargetName::Pando(mons) => workload.run(&Pando::new(mons))?,
+            TargetName::Pando(mons) => workload.run(&self.pando(mons))?,
             TargetName::Embedded => {
                 let plan = self.cluster.plan()?;
                 let options = plan.options.clone();
@@ -177,7 +185,7 @@ impl TargetArgs {
                     options.mons, options.osds, options.replicas, options.engine
                 );
                 let cluster = Embedded::start(options)?;
-                workload.run(&Pando::new(cluster.mons()).called(label))?
+                workload.run(&self.pando(cluster.mons()).called(label))?
             }
         };
         report.mds_rss_bytes = self.mds_pid.and_then(|pid| rss_bytes(&pid.to_string()));

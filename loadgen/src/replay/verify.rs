@@ -200,11 +200,7 @@ impl<S: Session> Walker<'_, S> {
         new: Option<&Node>,
         found: Attributes,
     ) -> anyhow::Result<()> {
-        let file = |node| match node {
-            Some(&Node::File(ref file)) => Some(file),
-            _ => None,
-        };
-        let (old, new): (Option<&FileNode>, Option<&FileNode>) = (file(old), file(new));
+        let (old, new): (Option<&FileNode>, Option<&FileNode>) = (file_of(old), file_of(new));
         let size = |file: Option<&FileNode>| file.map_or(0, |file| file.content.size());
         let (least, most) = (size(old).min(size(new)), size(old).max(size(new)));
         if found.size < least || found.size > most {
@@ -242,6 +238,13 @@ impl<S: Session> Walker<'_, S> {
             self.failed(path, failure)?;
         }
         Ok(())
+    }
+}
+
+fn file_of(node: Option<&Node>) -> Option<&FileNode> {
+    match node {
+        Some(Node::File(file)) => Some(file),
+        _ => None,
     }
 }
 

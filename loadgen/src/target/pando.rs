@@ -1,5 +1,7 @@
 //! Pando through its client library. Each client is a session with a connection of its own.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use pando_client::{Client, File, FileKind, Metadata, OpenOptions, SetTime};
 use pando_proto::Errno;
@@ -9,18 +11,21 @@ use crate::trace::{Attributes, Kind, OpenFlags};
 
 /// Larger files are made piece by piece, to bound the memory of many clients.
 const PIECE: u64 = 4 << 20;
+/// Longer than a server takes to come back.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A cluster, by its mons.
 pub struct Pando {
     mons: String,
     label: String,
+    deadline: Duration,
 }
 
 impl Pando {
     /// The cluster of these mons, `HOST:PORT` separated by commas.
     pub fn new(mons: impl Into<String>) -> Self {
         let mons = mons.into();
-        Self { label: format!("pando:{mons}"), mons }
+        Self { label: format!("pando:{mons}"), mons, deadline: DEADLINE }
     }
 
     /// Another name in reports.
@@ -28,10 +33,15 @@ impl Pando {
         Self { label: label.into(), ..self }
     }
 
+    /// Another limit for each call, retries included, than 60 s.
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
     /// A session with the cluster.
     pub async fn connect(&self, client: usize) -> Outcome<Client> {
-        let builder = Client::builder(&self.mons).description(format!("loadgen client {client}"));
-        Ok(builder.connect().await?)
+        let description = format!("loadgen client {client}");
+        Ok(Client::builder(&self.mons).description(description).deadline(self.deadline).connect().await?)
     }
 }
 

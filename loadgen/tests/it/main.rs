@@ -4,5 +4,6 @@ mod faulty;
 
 mod compare;
 mod content;
+mod pando;
 mod parse;
 mod replay;

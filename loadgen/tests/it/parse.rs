@@ -50,9 +50,12 @@ fn a_line_becomes_an_operation() {
     assert_eq!(operations[3].expected, Err(Errno::ENOENT));
 }
 
+/// A line, and what is to be said of it.
+type Case = (&'static str, fn(&Problem) -> bool);
+
 #[test]
 fn hostile_lines_are_refused_with_their_number() {
-    let cases: &[(&str, fn(&Problem) -> bool)] = &[
+    let cases: &[Case] = &[
         ("frobnicate\t0\ta", |p| matches!(p, Problem::UnknownOperation(_))),
         ("open\t1\ta", |p| matches!(p, Problem::Columns { found: 3, .. })),
         ("stat", |p| matches!(p, Problem::Columns { .. })),
