@@ -2,7 +2,7 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use pando_proto::mds::{Attr, BodyRecord, DataHome, DentryRecord, FileKind, InodeRecord, Placement};
-use pando_proto::{Error, Ino, MAX_NAME_BYTES, Reason};
+use pando_proto::{Error, Ino, MAX_NAME_BYTES, MAX_PATH_BYTES, Reason};
 use prost::Message;
 
 use crate::records::FORMAT;
@@ -126,13 +126,26 @@ pub(crate) fn decode_inode(ino: Ino, value: &[u8]) -> Result<Inode, Error> {
     let mut inode: Inode = decode(value, "inode record", ino)?;
     let home_known = DataHome::try_from(inode.home).is_ok();
     let kind_known = FileKind::try_from(inode.kind).is_ok_and(|kind| kind != FileKind::Unspecified);
-    if !kind_known || !home_known || inode.name.len() > MAX_NAME_BYTES || inode.object_size == 0 && in_objects(&inode) {
+    // Counters far beyond what a cluster can reach: checked here, so that adding to them cannot overflow.
+    let counters = [
+        inode.size,
+        inode.max_size,
+        inode.truncate_seq,
+        inode.generation,
+        inode.spill_generation,
+        inode.version,
+        inode.inline_version,
+        inode.entries,
+    ];
+    let sane = counters.iter().all(|counter| *counter < 1 << 62) && inode.nlink < 1 << 31;
+    let named = inode.name.len() <= MAX_NAME_BYTES && inode.link_target.len() <= MAX_PATH_BYTES;
+    if !(kind_known && home_known && sane && named) || inode.object_size == 0 && in_objects(&inode) {
         return Err(corrupt("inode record", ino));
     }
     // An intent without its owner (R24): its objects belong to nobody and are purged through the `p/`
     // record that was written with it. What comes next is above the generation of that purge.
     if inode.spill_generation != 0 {
-        inode.generation = inode.generation.max(inode.spill_generation.saturating_add(1));
+        inode.generation = inode.generation.max(inode.spill_generation + 1);
         inode.spill_generation = 0;
     }
     Ok(inode)

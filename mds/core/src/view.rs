@@ -148,6 +148,7 @@ impl<'a> View<'a> {
             scanned = names.scanned;
         } else if inode.entries == 0 {
             // The removals that made it empty are in the batch of its inode, noted when that was read.
+            self.ns.cache.complete_if_empty(dir);
             found = Lookup::Absent(None);
         }
         match found {

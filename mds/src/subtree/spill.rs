@@ -53,7 +53,8 @@ impl Subtree {
             return self.fail(job, overloaded("too many files move to objects"));
         }
         let context = self.context(ClientId(0));
-        match self.namespace.spill_intent(ino, self.map.object_size(), &context) {
+        // No grant beyond the body: what a writer never reported is not there to be cut (R23).
+        match self.namespace.spill_intent(ino, 0, &context) {
             Ok((change, body)) => self.begin_spill(job, ino, change, body),
             Err(error) if error.is_retryable() => {
                 // Evicted between the decision and now: bring it back and decide again.

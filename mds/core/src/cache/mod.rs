@@ -287,6 +287,15 @@ impl Cache {
         }
     }
 
+    /// A directory whose inode says that it has no entries, and of whose names nothing is in memory, is complete.
+    pub fn complete_if_empty(&mut self, dir: Ino) {
+        self.update(dir, |node| {
+            if node.names.is_none() && matches!(&node.inode, Slot::Present(inode) if inode.entries == 0) {
+                node.names = Some(Box::new(Names::complete()));
+            }
+        });
+    }
+
     pub fn set_run(&mut self, dir: Ino, run: Run) {
         self.update(dir, |node| node.run = run);
     }

@@ -57,13 +57,18 @@ fn check_request(view: &View<'_>, request: &OpenRequest) -> Step<()> {
     if client == ClientId(0) || request.handle == 0 {
         return Err(invalid("open needs a session and a handle number; without one use ReadFile and WriteFile"));
     }
-    let handles = &view.ns.handles;
-    if handles.get(client, request.handle).is_some() {
+    if view.ns.handles.get(client, request.handle).is_some() {
         return Err(invalid("the handle number is in use in this session"));
     }
-    let room = view.ns.config.budget_bytes / HANDLE_SHARE;
-    let full = (handles.bytes() + HANDLE_BYTES) as u64 > room;
-    if full || handles.of_session(client) >= view.ns.config.max_handles_per_session {
+    check_room(view, 1)
+}
+
+/// There is room for `more` handles of the session.
+pub(super) fn check_room(view: &View<'_>, more: usize) -> Step<()> {
+    let (handles, config) = (&view.ns.handles, &view.ns.config);
+    let bytes = handles.bytes().saturating_add(more.saturating_mul(HANDLE_BYTES)) as u64;
+    let full = bytes > config.budget_bytes / HANDLE_SHARE;
+    if full || handles.of_session(view.ctx.client).saturating_add(more) > config.max_handles_per_session {
         return Err(Errno::EMFILE.into());
     }
     Ok(())

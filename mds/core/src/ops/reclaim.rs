@@ -1,9 +1,10 @@
 //! Re-registers handles after a restart of the rank (R19).
 
 use pando_proto::mds::{ReclaimRequest, ReclaimResponse, ReclaimedHandle};
-use pando_proto::{ClientId, Errno, Ino};
+use pando_proto::{ClientId, Ino};
 
 use super::flag;
+use super::open::check_room;
 use crate::handles::{Handle, HandleChange};
 use crate::inode::is_symlink;
 use crate::stop::{Step, Stop, invalid};
@@ -14,10 +15,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReclaimRequest) -> Step<Reclaim
     if client == ClientId(0) {
         return Err(invalid("reclaim needs a session"));
     }
-    let known = view.ns.handles.of_session(client);
-    if known + request.handles.len() > view.ns.config.max_handles_per_session {
-        return Err(Errno::EMFILE.into());
-    }
+    check_room(view, request.handles.len())?;
     let (mut lost, mut missing) = (Vec::new(), false);
     for reclaimed in &request.handles {
         match reclaim(view, client, reclaimed) {

@@ -10,8 +10,11 @@ use super::remove::{drop_directory, drop_link, is_primary};
 use crate::inode::{Dentry, Inode, is_dir, modified, touch};
 use crate::permission::{EXECUTE, WRITE, Who};
 use crate::resolve::{Entry, entry};
-use crate::stop::{Step, invalid};
+use crate::stop::{Step, corrupt, invalid};
 use crate::view::View;
+
+/// Directories are not this deep: records that say so contradict each other.
+const MAX_DEPTH: u32 = 100_000;
 
 pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameResponse> {
     let mode = RenameMode::try_from(request.mode).map_err(|_| invalid("mode is a RenameMode"))?;
@@ -48,7 +51,7 @@ fn check_move(view: &mut View<'_>, who: Who<'_>, dentry: Dentry, inode: &Inode, 
     }
     who.check(inode, WRITE)?;
     let (root, mut above) = (view.root(), to);
-    loop {
+    for _ in 0..MAX_DEPTH {
         if above == dentry.ino {
             return Err(Errno::EINVAL.into());
         }
@@ -57,6 +60,7 @@ fn check_move(view: &mut View<'_>, who: Who<'_>, dentry: Dentry, inode: &Inode, 
         }
         above = Ino(view.inode(above)?.parent);
     }
+    Err(corrupt("cycle among the parents", to).into())
 }
 
 fn replace(

@@ -414,7 +414,9 @@ fn check_store(rig: &Rig) {
         let record = rig.inode(ino).unwrap_or_else(|| panic!("no inode record for {ino}"));
         left.remove(&Key::Inode(ino).encode());
         check_record(&record, &rig.model, id);
-        assert!(!record.dead && record.spill_generation == 0);
+        assert!(!record.dead);
+        // The intent of a spill that a restart cut off stays until the inode is next written; without a `p/` it is void.
+        assert!(record.spill_generation == 0 || record.home() == DataHome::Inline);
         if record.kind() == FileKind::File {
             let body = left.remove(&Key::Body(ino).encode());
             assert_eq!(

@@ -1,0 +1,284 @@
+//! Pools and mons in memory that keep the rules of the real ones (R2), and obey the test.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pando_mds::io::{Io, Mons, Objects, Page, Records};
+use pando_mds_core::records::Key;
+use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
+use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
+use tokio::sync::watch;
+
+/// Which commits wait for the test.
+#[derive(Clone, Debug, Default)]
+pub enum Gate {
+    #[default]
+    Open,
+    /// All wait.
+    Closed,
+    /// Those of these shards wait.
+    Shards(BTreeSet<ShardId>),
+}
+
+impl Gate {
+    fn lets(&self, shard: ShardId) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Closed => false,
+            Self::Shards(shards) => !shards.contains(&shard),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Store {
+    records: BTreeMap<(ShardId, Bytes), Bytes>,
+    /// (fence, applied epoch, applied batch)
+    fences: BTreeMap<(ShardId, u64), (u64, u64, u64)>,
+    refuse: Option<Error>,
+}
+
+/// The metadata pool.
+#[derive(Clone)]
+pub struct FakeRecords {
+    store: Rc<RefCell<Store>>,
+    gate: Rc<watch::Sender<Gate>>,
+    /// Commits that wait at the gate.
+    waiting: Rc<watch::Sender<usize>>,
+    commits: Rc<watch::Sender<usize>>,
+    gets: Rc<watch::Sender<usize>>,
+    read_delay: Duration,
+}
+
+impl Default for FakeRecords {
+    fn default() -> Self {
+        Self {
+            store: Rc::default(),
+            gate: Rc::new(watch::channel(Gate::Open).0),
+            waiting: Rc::new(watch::channel(0).0),
+            commits: Rc::new(watch::channel(0).0),
+            gets: Rc::new(watch::channel(0).0),
+            read_delay: Duration::ZERO,
+        }
+    }
+}
+
+impl FakeRecords {
+    pub fn set_gate(&self, gate: Gate) {
+        self.gate.send_replace(gate);
+    }
+
+    pub fn with_read_delay(mut self, delay: Duration) -> Self {
+        self.read_delay = delay;
+        self
+    }
+
+    /// Refuses the next commit with this error.
+    pub fn refuse_next(&self, error: Error) {
+        self.store.borrow_mut().refuse = Some(error);
+    }
+
+    /// Ends when so many commits wait at the gate.
+    pub async fn commits_wait(&self, count: usize) {
+        let mut waiting = self.waiting.subscribe();
+        waiting.wait_for(|waiting| *waiting >= count).await.unwrap();
+    }
+
+    pub fn commits(&self) -> usize {
+        *self.commits.borrow()
+    }
+
+    pub fn gets(&self) -> usize {
+        *self.gets.borrow()
+    }
+
+    pub fn raise(&self, shard: ShardId, subtree: SubtreeId, epoch: u64) {
+        let mut store = self.store.borrow_mut();
+        let fence = store.fences.entry((shard, subtree.0)).or_default();
+        fence.0 = fence.0.max(epoch);
+    }
+
+    /// Keys of one kind, in all shards.
+    pub fn keys(&self, of: impl Fn(&Key) -> bool) -> Vec<Key> {
+        let store = self.store.borrow();
+        let keys = store.records.keys().filter_map(|(shard, key)| Key::decode(*shard, key));
+        keys.filter(|key| of(key)).collect()
+    }
+
+    fn apply(&self, request: &CommitRequest) -> Result<CommitResponse, Error> {
+        let mut store = self.store.borrow_mut();
+        if let Some(error) = store.refuse.take() {
+            return Err(error);
+        }
+        let shard = ShardId(request.shard as u16);
+        let fence = store.fences.entry((shard, request.subtree)).or_default();
+        let fence_epoch = fence.0;
+        let answer = |outcome: CommitOutcome| Ok(CommitResponse { outcome: outcome.into(), fence_epoch });
+        if request.epoch < fence.0 {
+            return answer(CommitOutcome::Fenced);
+        }
+        assert_eq!(request.epoch, fence.0, "R3: the fence of the epoch is raised before the first commit");
+        if (request.epoch, request.batch) <= (fence.1, fence.2) {
+            return answer(CommitOutcome::Done);
+        }
+        (fence.1, fence.2) = (request.epoch, request.batch);
+        for put in &request.puts {
+            store.records.insert((shard, put.key.clone()), put.value.clone());
+        }
+        for key in &request.deletes {
+            store.records.remove(&(shard, key.clone()));
+        }
+        answer(CommitOutcome::Done)
+    }
+}
+
+impl Records for FakeRecords {
+    fn commit(&self, request: CommitRequest) -> Io<CommitResponse> {
+        let this = self.clone();
+        Box::pin(async move {
+            let shard = ShardId(request.shard as u16);
+            let mut gate = this.gate.subscribe();
+            this.waiting.send_modify(|waiting| *waiting += 1);
+            let passed = gate.wait_for(|gate| gate.lets(shard)).await.is_ok();
+            this.waiting.send_modify(|waiting| *waiting -= 1);
+            assert!(passed);
+            this.commits.send_modify(|commits| *commits += 1);
+            this.apply(&request)
+        })
+    }
+
+    fn raise_fence(&self, shard: ShardId, subtree: SubtreeId, epoch: Epoch) -> Io<RaiseFenceResponse> {
+        self.raise(shard, subtree, epoch.0);
+        let fence = self.store.borrow().fences[&(shard, subtree.0)];
+        let response = RaiseFenceResponse { fence_epoch: fence.0, applied_epoch: fence.1, applied_batch: fence.2 };
+        Box::pin(async move { Ok(response) })
+    }
+
+    fn get(&self, shard: ShardId, keys: Vec<Bytes>) -> Io<Vec<Option<Bytes>>> {
+        let this = self.clone();
+        Box::pin(async move {
+            this.gets.send_modify(|gets| *gets += 1);
+            tokio::time::sleep(this.read_delay).await;
+            let store = this.store.borrow();
+            Ok(keys.into_iter().map(|key| store.records.get(&(shard, key)).cloned()).collect())
+        })
+    }
+
+    fn scan(&self, shard: ShardId, start: Bytes, end: Bytes, limit: u32) -> Io<Page> {
+        let this = self.clone();
+        Box::pin(async move {
+            tokio::time::sleep(this.read_delay).await;
+            let store = this.store.borrow();
+            let inside = |key: &Bytes| end.is_empty() || *key < end;
+            let from = store.records.range((shard, start)..);
+            let mut found = from
+                .take_while(|((of, key), _)| *of == shard && inside(key))
+                .map(|((_, key), value)| (key.clone(), value.clone()));
+            let limit = if limit == 0 { 1000 } else { limit as usize };
+            let page: Vec<_> = found.by_ref().take(limit).collect();
+            let next = found.next().map(|(key, _)| key);
+            Ok((page, next))
+        })
+    }
+}
+
+type Trim = (ObjectId, u64, TrimKind, u64);
+
+/// The data pool.
+#[derive(Clone, Default)]
+pub struct FakeObjects {
+    written: Rc<RefCell<BTreeMap<(u64, u64), (u64, Bytes)>>>,
+    trims: Rc<RefCell<Vec<Trim>>>,
+    trims_to_fail: Rc<RefCell<usize>>,
+    full: Rc<RefCell<bool>>,
+}
+
+impl FakeObjects {
+    /// (generation, bytes) of an object.
+    pub fn object(&self, ino: u64, index: u64) -> Option<(u64, Bytes)> {
+        self.written.borrow().get(&(ino, index)).cloned()
+    }
+
+    pub fn count(&self) -> usize {
+        self.written.borrow().len()
+    }
+
+    pub fn put(&self, ino: u64, index: u64, generation: u64, data: &'static [u8]) {
+        self.written.borrow_mut().insert((ino, index), (generation, Bytes::from_static(data)));
+    }
+
+    pub fn fail_trims(&self, count: usize) {
+        *self.trims_to_fail.borrow_mut() = count;
+    }
+
+    pub fn set_full(&self, full: bool) {
+        *self.full.borrow_mut() = full;
+    }
+}
+
+impl Objects for FakeObjects {
+    fn write(&self, object: ObjectId, generation: u64, offset: u64, data: Bytes) -> Io<()> {
+        let this = self.clone();
+        Box::pin(async move {
+            if *this.full.borrow() {
+                return Err(Error::new(Reason::NoSpace, "the pool is full"));
+            }
+            assert_eq!(offset, 0);
+            this.written.borrow_mut().insert((object.ino, object.index), (generation, data));
+            Ok(())
+        })
+    }
+
+    fn trim(&self, object: ObjectId, generation: u64, kind: TrimKind, offset: u64) -> Io<()> {
+        let this = self.clone();
+        Box::pin(async move {
+            let failing = std::mem::replace(&mut *this.trims_to_fail.borrow_mut(), 0);
+            if failing > 0 {
+                *this.trims_to_fail.borrow_mut() = failing - 1;
+                return Err(Error::new(Reason::Unavailable, "not now"));
+            }
+            let key = (object.ino, object.index);
+            let mut written = this.written.borrow_mut();
+            match kind {
+                TrimKind::Delete => drop(written.remove(&key)),
+                TrimKind::Truncate => {
+                    if let Some((_, data)) = written.get_mut(&key) {
+                        data.truncate(offset as usize);
+                    }
+                }
+                _ => {}
+            }
+            this.trims.borrow_mut().push((object, generation, kind, offset));
+            Ok(())
+        })
+    }
+}
+
+/// The mons.
+#[derive(Clone, Default)]
+pub struct FakeMons {
+    cursors: Rc<RefCell<BTreeMap<ShardId, u64>>>,
+    pub evicted: Rc<RefCell<Vec<ClientId>>>,
+}
+
+impl Mons for FakeMons {
+    fn allocate_inos(&self, shard: ShardId, count: u64) -> Io<(Ino, u64)> {
+        let mut cursors = self.cursors.borrow_mut();
+        let next = cursors.entry(shard).or_insert(2);
+        let first = Ino::new(shard, *next).unwrap();
+        *next += count;
+        Box::pin(async move { Ok((first, count)) })
+    }
+
+    fn usage(&self) -> Io<(u64, u64)> {
+        Box::pin(async { Ok((1 << 40, 1 << 30)) })
+    }
+
+    fn evict(&self, client: ClientId) -> Io<()> {
+        self.evicted.borrow_mut().push(client);
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,10 @@
+//! A rank over pools in memory, spoken to through its real stream.
+
+mod cache;
+mod commits;
+mod data;
+mod fake;
+mod floor;
+mod harness;
+mod once;
+mod takeover;

@@ -1,0 +1,106 @@
+//! Exactly once (R9, R10, I4).
+
+use pando_mds_core::records::Key;
+use pando_proto::ClientId;
+use pando_proto::mds::client_frame::Frame as Up;
+use pando_proto::mds::server_frame::Frame as Down;
+use pando_proto::mds::{Hello, KeepAlive};
+use pando_proto::{Errno, Reason};
+
+use crate::fake::Gate;
+use crate::harness::*;
+
+const CACHE: u64 = 64 << 20;
+
+#[test]
+fn a_copy_of_a_running_request_gets_the_one_reply_on_the_new_connection() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut first = rank.connect(1).await;
+        first.call(mkdir("dir")).await.unwrap();
+        world.records.set_gate(Gate::Closed);
+        let id = first.send(vec![create_new("dir/file")]).await[0];
+        world.records.commits_wait(1).await;
+        let mut second = rank.connect(1).await;
+        second.repeat(id, create_new("dir/file")).await;
+        assert!(second.is_unanswered(id).await);
+        world.records.set_gate(Gate::Open);
+        assert!(result(second.reply(id).await).is_ok(), "R9: not EEXIST");
+        assert!(first.is_unanswered(id).await, "answered once, to the latest connection");
+        // And once more, from memory.
+        first.repeat(id, create_new("dir/file")).await;
+        assert!(result(first.reply(id).await).is_ok());
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn a_retry_after_a_restart_is_answered_from_the_pool() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(mkdir("dir")).await.unwrap();
+        let id = client.send(vec![create_new("dir/file")]).await[0];
+        let answer = client.reply(id).await;
+        let other = client.send(vec![unlink("dir/file")]).await[0];
+        assert!(result(client.reply(other).await).is_ok());
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let mut client = rank.connect(1).await;
+        assert_eq!(client.welcome.incarnation, 2);
+        assert_eq!(client.call(stat("dir/file")).await.unwrap_err().errno, Errno::ENOENT);
+        client.repeat(id, create_new("dir/file")).await;
+        assert_eq!(client.reply(id).await, answer, "I4: the result as it was");
+        assert_eq!(client.call(stat("dir/file")).await.unwrap_err().errno, Errno::ENOENT, "and not done again");
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn confirmed_requests_are_trimmed_and_refused() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(mkdir("dir")).await.unwrap();
+        for n in 0..20 {
+            client.call(write_file(&format!("dir/{n}"), b"")).await.unwrap();
+        }
+        client.lowest = 20_000;
+        let id = 20_000;
+        client.repeat(id, write_file("dir/last", b"")).await;
+        assert!(result(client.reply(id).await).is_ok());
+        let left = world.records.keys(|key| matches!(key, Key::Completed(..))).len();
+        assert!(left <= 2, "R9: {left} records of completed requests are left");
+        client.repeat(5, create_new("dir/late")).await;
+        assert_eq!(result(client.reply(5).await).unwrap_err().reason, Reason::StaleSession, "R9");
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn sessions_are_checked_at_the_door_and_on_every_request() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let Err(unknown) = Client::open(&rank, 77).await else { panic!("client 77 has no session") };
+        assert_eq!(unknown.reason, Reason::StaleSession);
+        let mut client = rank.connect(1).await;
+        client.call(write_file("file", b"x")).await.unwrap();
+        client.raw(Up::KeepAlive(KeepAlive { lowest_unanswered: 2, map_epoch: 0 })).await;
+        assert!(matches!(client.next_frame().await, Ok(Some(Down::KeepAlive(_)))));
+        rank.change_map(|map| drop(map.sessions.remove(&ClientId(1))));
+        let refused = client.send(vec![stat("file")]).await[0];
+        let mut reply = result(client.reply(refused).await);
+        while reply.is_ok() {
+            let again = client.send(vec![stat("file")]).await[0];
+            reply = result(client.reply(again).await);
+        }
+        assert_eq!(reply.unwrap_err().reason, Reason::StaleSession, "R9");
+        client.raw(Up::Hello(Hello::default())).await;
+        assert_eq!(client.next_frame().await.unwrap_err().reason, Reason::InvalidRequest);
+        rank.stop().await;
+    });
+}

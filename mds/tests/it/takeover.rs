@@ -1,0 +1,142 @@
+//! Crashes and new owners (R3, R5, R19).
+
+use std::collections::BTreeSet;
+
+use pando_mds_core::records::Key;
+use pando_proto::mds::operation::Op;
+use pando_proto::mds::{OpenFlag, ReclaimRequest, ReclaimedHandle};
+use pando_proto::{ClientId, Ino, ShardId};
+
+use crate::fake::Gate;
+use crate::harness::*;
+
+const CACHE: u64 = 64 << 20;
+
+#[test]
+fn a_crash_between_the_parts_of_a_mkdir_leaves_it_whole() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        // Directories near the root are spread: find one that lies elsewhere.
+        let mut spread = None;
+        for n in 0..32 {
+            client.call(mkdir(&format!("dir{n}"))).await.unwrap();
+            let dirs = world.records.keys(|key| matches!(key, Key::Inode(ino) if ino.shard() != ShardId(0)));
+            if let Some(key) = dirs.first() {
+                spread = Some(key.shard());
+                break;
+            }
+        }
+        assert!(spread.is_some(), "no directory was spread");
+        // All shards but the first refuse to answer: second parts hang.
+        world.records.set_gate(Gate::Shards((1..(1 << 15)).map(ShardId).collect::<BTreeSet<_>>()));
+        let mut made = Vec::new();
+        for n in 0..8 {
+            let name = format!("next{n}");
+            let id = client.send(vec![mkdir(&name)]).await[0];
+            if result(client.reply(id).await).is_ok() {
+                made.push(name);
+            }
+            if !world.records.keys(|key| matches!(key, Key::Redo(..))).is_empty() {
+                break;
+            }
+        }
+        let redos = world.records.keys(|key| matches!(key, Key::Redo(..))).len();
+        assert!(redos > 0, "R5: a redo record waits for its second part");
+        rank.stop().await;
+        world.records.set_gate(Gate::Open);
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let mut client = rank.connect(1).await;
+        for name in &made {
+            client.call(stat(name)).await.expect("I1: acknowledged with the first part");
+            client.call(write_file(&format!("{name}/file"), b"x")).await.unwrap();
+        }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn a_restart_finds_everything_without_replay() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        for dir in 0..10 {
+            client.call(mkdir(&format!("d{dir}"))).await.unwrap();
+            client.call(mkdir(&format!("d{dir}/sub"))).await.unwrap();
+            client.call(write_file(&format!("d{dir}/sub/f"), format!("body {dir}").as_bytes())).await.unwrap();
+        }
+        rank.stop().await;
+        for generation in 2..4 {
+            let rank = TestRank::start(&world, generation, CACHE).await;
+            let mut client = rank.connect(1).await;
+            for dir in 0..10 {
+                let read = client.call(read_file(&format!("d{dir}/sub/f"))).await.unwrap();
+                assert_eq!(body_of(read).as_deref(), Some(format!("body {dir}").as_bytes()));
+            }
+            client.call(write_file(&format!("d0/sub/more{generation}"), b"")).await.unwrap();
+            rank.stop().await;
+        }
+    });
+}
+
+fn orphans(world: &World) -> usize {
+    world.records.keys(|key| matches!(key, Key::Orphan(_))).len()
+}
+
+async fn unlinked_but_open(world: &World, rank: &TestRank) -> u64 {
+    let mut client = rank.connect(1).await;
+    client.call(write_file("file", b"still here")).await.unwrap();
+    let opened = client.call(open("file", 5, &[OpenFlag::Read])).await.unwrap();
+    let pando_proto::mds::operation_result::Result::Open(opened) = opened else { panic!("{opened:?}") };
+    client.call(unlink("file")).await.unwrap();
+    assert_eq!(orphans(world), 1);
+    opened.attr.unwrap().ino
+}
+
+#[test]
+fn an_unlinked_open_file_lives_through_a_restart_until_its_session_ends() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let ino = unlinked_but_open(&world, &rank).await;
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        // Everyone else goes; client 1 comes back with its handle (R19).
+        rank.change_map(|map| map.sessions.retain(|client, _| *client == ClientId(1)));
+        let mut client = rank.connect(1).await;
+        let reclaim = || Op::Reclaim(ReclaimRequest { handles: vec![ReclaimedHandle { handle: 5, ino, flags: 1 }] });
+        client.call(reclaim()).await.unwrap();
+        let read = Op::Read(pando_proto::mds::ReadRequest { handle: 5, offset: 0, length: 100 });
+        let reply = client.call(read).await.unwrap();
+        let pando_proto::mds::operation_result::Result::Read(read) = reply else { panic!("{reply:?}") };
+        assert_eq!(read.data.as_deref(), Some(&b"still here"[..]));
+        assert_eq!(orphans(&world), 1);
+        rank.change_map(|map| map.sessions.clear());
+        while orphans(&world) > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(world.records.keys(|key| *key == Key::Inode(Ino(ino))).is_empty(), "I7");
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn orphans_wait_for_every_session_of_the_time_before() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        unlinked_but_open(&world, &rank).await;
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let mut other = rank.connect(2).await;
+        other.call(write_file("else", b"")).await.unwrap();
+        assert_eq!(orphans(&world), 1, "R19: client 1 may still hold it open");
+        rank.change_map(|map| map.sessions.retain(|client, _| *client == ClientId(2)));
+        while orphans(&world) > 0 {
+            tokio::task::yield_now().await;
+        }
+        rank.stop().await;
+    });
+}
