@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pando_osd::engine::{self, Change, Engine, EngineKind, Transaction};
@@ -76,6 +77,8 @@ fn run_and_kill(kind: EngineKind, dir: &Path, commits: usize) -> u64 {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut numbers = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok());
     let mut acknowledged = numbers.by_ref().take(commits).last().expect("the child died by itself");
+    // Not always at the same point of a commit.
+    std::thread::sleep(Duration::from_nanos(u64::from(at_random()) % 10_000_000));
     child.kill().unwrap();
     // Some more may have been acknowledged before the signal came.
     for number in numbers {
@@ -83,6 +86,10 @@ fn run_and_kill(kind: EngineKind, dir: &Path, commits: usize) -> u64 {
     }
     child.wait().unwrap();
     acknowledged
+}
+
+fn at_random() -> u32 {
+    std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos()
 }
 
 fn check(engine: &dyn Engine, acknowledged: u64) {
@@ -109,7 +116,7 @@ fn check(engine: &dyn Engine, acknowledged: u64) {
 
 fn killed_again_and_again(kind: EngineKind) {
     let dir = tempfile::tempdir().unwrap();
-    for commits in [1, 2, 30, 7, 100, 3] {
+    for commits in [1, 2, 30, 7, 60, 3, 4, 5, 6, 8] {
         let acknowledged = run_and_kill(kind, dir.path(), commits);
         let (engine, _directory) = engine::open(kind, dir.path(), &options()).unwrap();
         check(&*engine, acknowledged);

@@ -99,6 +99,24 @@ fn holes_read_as_zeros_and_are_not_stored(kind: EngineKind) {
     assert_eq!(store.read(object(1), 0, 10), "");
 }
 
+fn an_overwrite_keeps_the_bytes_around_it(kind: EngineKind) {
+    let mut store = Store::new(kind);
+    for (number, size) in [1, 2, 100, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1].into_iter().enumerate() {
+        for (edge, (from, to)) in [(0, size - 1), (1, size), (1, size - 1), (0, size)].into_iter().enumerate() {
+            let object = object(number as u64 * 4 + edge as u64);
+            store.commit(vec![write(object, 0, &vec![1; size as usize])]);
+            if from < to {
+                store.commit(vec![write(object, from, &vec![2; (to - from) as usize])]);
+                let bytes = store.read(object, 0, u64::MAX);
+                let expected = (0..size).map(|at| if (from..to).contains(&at) { 2 } else { 1 });
+                assert!(bytes.iter().copied().eq(expected), "{from}..{to} of {size}");
+            }
+        }
+    }
+    store.reopen();
+    assert_eq!(store.read(object(2 * 4 + 2), 98, 9), [2, 1][..]);
+}
+
 fn a_cut_object_that_grows_again_shows_zeros(kind: EngineKind) {
     let mut store = Store::new(kind);
     store.commit(vec![write(object(0), 0, &vec![7; 3 * BLOCK_BYTES])]);
@@ -226,6 +244,7 @@ suite! {
     scans_come_in_pages_in_key_order
     a_deleted_range_ends_where_it_should
     holes_read_as_zeros_and_are_not_stored
+    an_overwrite_keeps_the_bytes_around_it
     a_cut_object_that_grows_again_shows_zeros
     zeroing_frees_whole_blocks_and_keeps_the_size
     an_object_can_be_made_without_bytes
