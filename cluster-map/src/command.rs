@@ -7,8 +7,8 @@ use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, Reason};
 
 /// First byte of an encoded command or result.
 const FORMAT: u8 = 1;
-/// Longest encoded command accepted.
-const MAX_BYTES: usize = 1 << 20;
+/// Longest encoded command or result.
+const MAX_BYTES: usize = 64 << 10;
 
 /// A change of the map.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -234,6 +234,16 @@ impl Command {
     /// The form in the log.
     pub fn to_bytes(&self) -> Vec<u8> {
         seal(&Envelope { command: Some(self.clone()) })
+    }
+
+    /// Refuses what must not even enter the log.
+    ///
+    /// Errors: a command that is too long.
+    pub fn check_size(&self) -> Result<(), CommandError> {
+        if self.to_bytes().len() > MAX_BYTES {
+            return Err(CommandError::Invalid(format!("the request is longer than {MAX_BYTES} bytes")));
+        }
+        Ok(())
     }
 
     /// Reads the form in the log.

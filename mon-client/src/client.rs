@@ -179,8 +179,8 @@ impl MonClient {
         watch::spawn(self.clone(), initial, shutdown)
     }
 
-    /// Renews a daemon's lease every quarter of it, until `env.shutdown` or until the mon says that a newer
-    /// process has taken its place. Spawns a task. `usage` gives (total, used) bytes.
+    /// Renews a daemon's lease every quarter of it, until `env.shutdown`. When the mon says that a newer process
+    /// has taken this one's place, `env.shutdown` is asked to stop. Spawns a task. `usage` gives (total, used) bytes.
     pub fn heartbeat(
         &self,
         daemon: Daemon,

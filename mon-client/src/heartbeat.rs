@@ -12,6 +12,8 @@ use crate::{Daemon, MonClient};
 
 /// Wait before the next try after a failure.
 const RETRY: Duration = Duration::from_millis(50);
+/// After the mons said that they do not know this daemon: it was registered with others, or they lost their state.
+const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
 /// A try that takes longer than this is given up for the next mon.
 const ATTEMPT_MAX: Duration = Duration::from_secs(2);
 
@@ -47,9 +49,14 @@ impl Heart {
                     length = granted;
                     tokio::time::sleep(length / 4).await;
                 }
-                Err(error) if matches!(error.reason, Reason::StaleEpoch | Reason::UnknownId) => {
-                    tracing::error!(daemon = %self.daemon, %error, "no lease any more: another process has taken over");
+                Err(error) if error.reason == Reason::StaleEpoch => {
+                    tracing::error!(daemon = %self.daemon, %error, "another process has taken over: stopping");
+                    self.env.shutdown.stop();
                     return;
+                }
+                Err(error) if error.reason == Reason::UnknownId => {
+                    tracing::error!(daemon = %self.daemon, %error, "no lease");
+                    tokio::time::sleep(UNKNOWN_RETRY).await;
                 }
                 Err(error) => {
                     tracing::debug!(daemon = %self.daemon, %error, "heartbeat failed");

@@ -80,6 +80,9 @@ impl Config {
         if !matches!(self.peers.len(), 0 | 1 | 3 | 5) {
             return refuse("a cluster has 1, 3 or 5 mons");
         }
+        if self.cluster_id == Some([0; 16]) {
+            return refuse("a cluster id must not be zero");
+        }
         if self.tick < Duration::from_millis(1) || self.tick > Duration::from_secs(1) {
             return refuse("tick has to be 1 ms to 1 s");
         }

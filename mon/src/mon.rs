@@ -56,6 +56,7 @@ impl Mon {
 
     /// Changes the map, through whoever leads.
     pub(crate) async fn propose(&self, command: Command) -> Result<CommandResult, Error> {
+        command.check_size()?;
         let deadline = Instant::now() + LIMIT;
         loop {
             let leader = self.leader(deadline).await?;

@@ -257,6 +257,11 @@ impl Node {
             tracing::warn!(from = message.from, to = message.to, "a message of the group that is not for this mon");
             return;
         }
+        // Proposals come by `Propose`, where their conditions are checked; the rest is never sent.
+        if matches!(message.get_msg_type(), MessageType::MsgPropose | MessageType::MsgTransferLeader) {
+            tracing::warn!(from = message.from, "a message of a kind that mons do not send each other");
+            return;
+        }
         let last = self.raw.raft.raft_log.last_index();
         if message.get_msg_type() == MessageType::MsgHeartbeat && message.commit > last {
             tracing::error!(

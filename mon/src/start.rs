@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_cluster_map::{ClusterMap, Command, CreateCluster, PoolSpec, SetMon};
-use pando_rpc::{Env, Listener};
+use pando_rpc::{Env, Listener, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -53,16 +53,24 @@ pub async fn start(mut config: Config, env: Env) -> Result<Handle, Error> {
     addresses.insert(config.id, advertised);
     let mut tasks = JoinSet::new();
     let (mon, node, inputs) = assemble(&config, storage, addresses, &env, &mut tasks)?;
-    let shutdown = env.shutdown.clone();
+    let stop = StopAtEnd(env.shutdown.clone());
     tasks.spawn(async move {
-        if let Err(error) = node.run(inputs, shutdown.clone()).await {
+        if let Err(error) = node.run(inputs, stop.0.clone()).await {
             tracing::error!(%error, "this mon cannot go on");
-            shutdown.stop();
         }
     });
     spawn_introduction(&config, &mon, &mut tasks);
     spawn_server(listener, &mon, &env, &mut tasks).await;
     Ok(Handle { address, tasks })
+}
+
+/// Without its node, ended by an error or a broken invariant, a mon must not seem to be alive.
+struct StopAtEnd(Shutdown);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 fn advertised(config: &Config, bound: SocketAddr) -> Result<String, Error> {

@@ -103,8 +103,12 @@ impl redb::StorageBackend for Boxed {
 fn open_database(data: Storage) -> Result<Database, Error> {
     let opened = match data {
         Storage::Dir(path) => {
-            fs::create_dir_all(&path).map_err(|source| Error::Directory { path: path.clone(), source })?;
-            Database::create(path.join(FILE))
+            let directory = |source| Error::Directory { path: path.clone(), source };
+            fs::create_dir_all(&path).map_err(directory)?;
+            let opened = Database::create(path.join(FILE));
+            // A new file is durable only with its directory.
+            fs::File::open(&path).and_then(|opened| opened.sync_all()).map_err(directory)?;
+            opened
         }
         Storage::Backend(backend) => Database::builder().create_with_backend(Boxed(backend)),
     };
@@ -132,7 +136,7 @@ impl RaftStorage {
             }
         };
         if fresh {
-            let cluster_id = config.is_first().then(new_cluster_id).or(config.cluster_id);
+            let cluster_id = config.cluster_id.or_else(|| config.is_first().then(new_cluster_id));
             format(&database, config, cluster_id)?;
         }
         let storage = Self::load(database)?;
@@ -433,3 +437,6 @@ fn read_map(bytes: &[u8]) -> Option<ClusterMap> {
 pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,17 +2,17 @@
 
 use pando_proto::{ClientId, Epoch};
 
-use super::{Applied, CHANGED, UNCHANGED, check_text, check_token};
+use super::{Applied, CHANGED, UNCHANGED, check_token};
 use crate::command::{CommandError, CommandValue, EndSession, RegisterClient};
 use crate::map::{ClusterMap, Session};
 
 /// The map travels whole to everyone, so that it has to stay small.
 const MAX_SESSIONS: usize = 20_000;
-const MAX_DESCRIPTION: usize = 1024;
+/// Bytes of a description that are kept.
+const MAX_DESCRIPTION: usize = 255;
 
 pub(super) fn register(map: &mut ClusterMap, command: &RegisterClient) -> Applied {
     check_token("nonce", &command.nonce)?;
-    check_text("description", &command.description, MAX_DESCRIPTION)?;
     if let Some((id, _)) = map.sessions.iter().find(|(_, session)| session.nonce == command.nonce) {
         return Ok((false, CommandValue::Client(*id)));
     }
@@ -22,12 +22,21 @@ pub(super) fn register(map: &mut ClusterMap, command: &RegisterClient) -> Applie
     let id = ClientId(map.next_client_id);
     map.next_client_id += 1;
     let session = Session {
-        description: command.description.clone(),
+        description: tidy(&command.description),
         since: Epoch(map.epoch.0 + 1),
         nonce: command.nonce.clone(),
     };
     map.sessions.insert(id, session);
     Ok((true, CommandValue::Client(id)))
+}
+
+/// The beginning of what a client says of itself, without anything that could disturb a terminal.
+fn tidy(description: &str) -> String {
+    let mut kept: String = description.chars().filter(|c| !c.is_control()).take(MAX_DESCRIPTION).collect();
+    while kept.len() > MAX_DESCRIPTION {
+        kept.pop();
+    }
+    kept
 }
 
 pub(super) fn end(map: &mut ClusterMap, command: EndSession) -> Applied {

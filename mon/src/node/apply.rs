@@ -41,12 +41,15 @@ impl Node {
             self.reads.confirm(&state.request_ctx, state.index);
         }
         let entries = ready.take_entries();
-        if !entries.is_empty() || ready.hs().is_some() || !ready.snapshot().is_empty() {
+        if ready.must_sync() {
             let installed = self.raw.mut_store().persist(entries, ready.hs(), ready.snapshot())?;
             if let Some(map) = installed {
                 self.map = map;
                 (self.applied, _) = self.raw.store().applied();
             }
+        } else if let Some(hard_state) = ready.hs() {
+            // Only a higher commit index, which may be lost.
+            self.raw.mut_store().set_commit(hard_state.commit);
         }
         self.apply_all(ready.take_committed_entries());
         self.send(ready.take_persisted_messages());

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pando_mon_client::{Daemon, MonClient};
+use pando_proto::mon::cluster_service_client::ClusterServiceClient;
 use pando_proto::{Epoch, OsdId, Rank, Reason};
 use pando_rpc::{Env, Lease};
 
@@ -79,10 +80,12 @@ async fn a_rank_is_given_to_another_process_only_after_its_lease() {
     let (env, lease) = beat(&client, Daemon::Rank(Rank(0)), 1);
     until_valid(&lease).await;
 
-    let impatient = mon.client().with_limit(Duration::from_millis(1));
-    let request = rank(2);
-    let refused = tokio::time::timeout(Duration::from_millis(200), impatient.register_rank(request)).await;
-    assert!(refused.is_err(), "it waits while the first process beats");
+    let channel = pando_rpc::channel(&mon.env.net, &mon.address()).unwrap();
+    let status = ClusterServiceClient::new(channel).register_rank(rank(2)).await.unwrap_err();
+    let refused = pando_proto::Error::from_tonic(&status);
+    assert_eq!(refused.reason, Reason::Unavailable);
+    // Before the setting was lowered the lease was 2 s: with 5 % for the clocks and 100 ms.
+    assert!(refused.retry_after.is_some_and(|after| after <= Duration::from_millis(2200)), "{refused:?}");
 
     let since = Instant::now();
     env.shutdown.stop();
