@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod disk;
+pub mod faults;
 pub mod load;
 pub mod model;
 pub mod net;

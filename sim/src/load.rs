@@ -14,6 +14,9 @@ const NAMES: u32 = 12;
 /// One write in this many is larger than any inline limit.
 const LARGE_ONE_IN: u32 = 8;
 
+/// Longest pause between two operations: a run has to last as long as its faults.
+const MOST_PAUSE_MILLIS: u64 = 250;
+
 /// What a load has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -48,6 +51,8 @@ impl Load {
     pub async fn run(&mut self, steps: u64) -> Result<(), String> {
         self.client.create_dir_all(&self.dir).await.map_err(|error| format!("mkdir {}: {error}", self.dir))?;
         for _ in 0..steps {
+            let pause = std::time::Duration::from_millis(self.dice.random_range(0..MOST_PAUSE_MILLIS));
+            tokio::time::sleep(pause).await;
             self.step().await?;
         }
         self.look_at_all().await

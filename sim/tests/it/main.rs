@@ -1,0 +1,33 @@
+//! Seeded runs of the whole cluster.
+
+use pando_sim::cluster::{Plan, run};
+
+/// Seeds of the short suite; PANDO_SIM_SEEDS=N runs N instead, PANDO_SIM_SEED=S only that one.
+const SEEDS: u64 = 12;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn every_seed_keeps_what_was_acknowledged() {
+    let seeds: Vec<u64> = match number("PANDO_SIM_SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=number("PANDO_SIM_SEEDS").unwrap_or(SEEDS)).collect(),
+    };
+    for seed in seeds {
+        match run(Plan::short(seed)) {
+            Ok(outcome) => println!("seed {seed}: {outcome:?}"),
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [3, 4] {
+        let (first, second) = (run(Plan::short(seed)), run(Plan::short(seed)));
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first.is_ok(), "{first:?}");
+    }
+}
