@@ -48,6 +48,8 @@ pub type Reads = SmallVec<[BatchId; 4]>;
 
 /// What [`Namespace::apply`](crate::Namespace::apply) found.
 #[derive(Debug)]
+// `Done` is the common one and passed on at once: a box would cost an allocation per operation.
+#[allow(clippy::large_enum_variant)]
 pub enum Outcome {
     /// Records that are not in memory; nothing was done.
     Missing(SmallVec<[Fetch; 2]>),

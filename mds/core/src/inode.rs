@@ -76,7 +76,7 @@ pub(crate) fn attr(ino: Ino, inode: &Inode) -> Attr {
 
 /// Where a file's data is; `None` for what has none.
 pub(crate) fn placement(inode: &Inode) -> Option<Placement> {
-    is_file(inode).then(|| Placement {
+    is_file(inode).then_some(Placement {
         home: inode.home,
         inline_version: inode.inline_version,
         generation: inode.generation,

@@ -247,13 +247,12 @@ impl Names {
     pub fn evict(&mut self, slice: usize, second_chance: bool, may_go: impl Fn(&Bytes, &Name) -> bool) -> usize {
         let hand = std::mem::take(&mut self.hand);
         let mut victims = Vec::new();
-        let mut seen = 0;
-        for (name, entry) in self.map.range_mut::<[u8], _>((Included(hand.as_ref()), Unbounded)) {
+        let from_hand = self.map.range_mut::<[u8], _>((Included(hand.as_ref()), Unbounded));
+        for (seen, (name, entry)) in from_hand.enumerate() {
             if seen == slice {
                 self.hand = name.clone();
                 break;
             }
-            seen += 1;
             let spared = second_chance && std::mem::take(&mut entry.used);
             if !spared && entry.stamp.batch.is_none() && may_go(name, entry) {
                 victims.push(name.clone());
@@ -282,3 +281,6 @@ impl Names {
         assert_eq!(dirty.map(|(name, _)| cost(name)).sum::<usize>(), self.dirty_bytes, "I8: dirty names are counted");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,12 +8,14 @@ use smallvec::SmallVec;
 use crate::api::Fetch;
 use crate::records::Key;
 
+type Pages = SmallVec<[(Bytes, u32); 2]>;
+
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     waiters: FxHashMap<u64, Vec<Fetch>>,
     records: FxHashMap<Key, u32>,
     /// (directory or inode, links) -> pages (after, limit).
-    pages: FxHashMap<(Ino, bool), SmallVec<[(Bytes, u32); 2]>>,
+    pages: FxHashMap<(Ino, bool), Pages>,
     count: usize,
 }
 

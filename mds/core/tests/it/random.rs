@@ -223,7 +223,7 @@ impl World {
     }
 
     fn stat(&mut self, step: Step, path: &str) {
-        let follow = step.x % 2 == 0;
+        let follow = step.x.is_multiple_of(2);
         let op = Op::Stat(StatRequest { caller: caller(step.uid), target: at(path), follow });
         let result = self.run(&op);
         let expected = self.rig.model.find(step.uid, path, follow);
@@ -484,7 +484,7 @@ fn run(steps: Vec<Step>, budget_bytes: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: std::env::var("PANDO_CASES").map_or(400, |text| text.parse().unwrap()), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_operations_agree_with_the_model(steps in steps()) {
