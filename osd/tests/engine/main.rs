@@ -4,6 +4,7 @@ mod commit;
 mod corruption;
 mod crash;
 mod directory;
+mod file;
 mod model;
 mod random;
 mod read_pool;
