@@ -12,8 +12,9 @@ use pando_mds_core::api::CacheUsage;
 use pando_mon_client::{Daemon, MapWatch, MonClient};
 use pando_osd_client::{ObjectClient, RecordClient};
 use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::OperationResult;
 use pando_proto::mon::RegisterRankRequest;
-use pando_proto::{ClientId, Error, Rank, Reason, SubtreeId};
+use pando_proto::{ClientId, Error, Rank, Reason};
 use pando_rpc::{Clock, Env, Lease, Listener, Shutdown};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 use crate::Config;
 use crate::io::{Outside, RankMons};
 use crate::session::{RANK_SESSION, Sessions};
-use crate::subtree::{self, MapChanged, Stop, Subtree};
+use crate::subtree::{self, MapChanged, Stop, Subtree, error_result, redirect};
 use crate::takeover::{Ownership, take_over};
 
 /// Wait before a takeover is tried again.
@@ -85,25 +86,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The actor of a subtree; 0 stands for the root subtree.
-    ///
-    /// Errors: [`Reason::Unavailable`] while it is being taken over, [`Reason::NotOwner`] if it is not served here.
-    pub fn subtree(&self, subtree: SubtreeId) -> Result<Addr<Subtree>, Error> {
-        if subtree != ROOT_SUBTREE && subtree.0 != 0 {
-            return Err(Error::new(Reason::NotOwner, format!("{subtree} is not served by {}", self.rank)));
-        }
-        self.lock().clone().ok_or_else(|| self.absent())
+    /// The actor of the root subtree, if this rank serves it now.
+    pub fn subtree(&self) -> Option<Addr<Subtree>> {
+        self.lock().clone()
     }
 
-    fn absent(&self) -> Error {
-        let map = self.map.current();
-        match map.root_subtree() {
-            Some(root) if root.owner != self.rank => {
-                Error::new(Reason::NotOwner, format!("the root subtree is served by {}", root.owner))
-                    .with_epoch(root.epoch.0)
-            }
-            _ => Error::new(Reason::Unavailable, "this rank is taking the subtree over").retry_after(RETRY),
-        }
+    /// What to answer while it does not: who does, as far as the map knows, or when to come again.
+    pub fn absent(&self) -> OperationResult {
+        redirect(&self.map.current(), self.rank).unwrap_or_else(|| {
+            let mut error = Error::new(Reason::Unavailable, "this rank is taking the subtree over").retry_after(RETRY);
+            error.rank = Some(self.rank.0);
+            error_result(&error)
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Addr<Subtree>>> {
@@ -201,7 +195,8 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
 async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>) {
     let mut map = parts.map.clone();
     while !shared.shutdown.is_stopping() {
-        let owned = ownership(&map.current(), parts.rank, parts.incarnation).filter(|_| parts.lease.is_valid());
+        let current = map.current();
+        let owned = ownership(&current, parts.rank, parts.incarnation).filter(|_| parts.lease.is_valid());
         let Some(own) = owned else {
             tokio::select! {
                 _ = map.changed() => {}
@@ -210,7 +205,7 @@ async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>
             }
             continue;
         };
-        let taking = take_over(Rc::clone(&parts.outside.records), own, shared.clock.wall_nanos());
+        let taking = take_over(Rc::clone(&parts.outside.records), own, &current, shared.clock.wall_nanos());
         let opened = tokio::select! {
             opened = taking => opened,
             () = superseded(parts.map.clone(), &parts, own) => continue,
@@ -225,7 +220,8 @@ async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>
                     outside: parts.outside.clone(),
                     clock: Arc::clone(&shared.clock),
                     lease: Arc::clone(&parts.lease),
-                    map: parts.map.current(),
+                    // The sessions of this map were known at the takeover (R19); newer maps follow at once.
+                    map: Arc::clone(&current),
                     cache_bytes: parts.cache_bytes,
                     usage: usage.clone(),
                 };
@@ -275,6 +271,8 @@ async fn attend(
             None
         };
         if let Some(reason) = reason {
+            // The newer map says where to redirect what waits.
+            let _ = address.send(MapChanged(current)).await;
             let _ = address.send(Stop(reason)).await;
             let _ = ended.await;
             return;

@@ -1,6 +1,7 @@
 //! Sessions as the rank sees them: who spoke when (R9, R19).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -27,16 +28,24 @@ pub(crate) enum Out {
 pub(crate) struct Connection {
     pub client: ClientId,
     out: queue::Sender<Out>,
+    /// A reply did not fit any more: the stream has to end, so that the client asks again.
+    lost: AtomicBool,
 }
 
 impl Connection {
     pub fn new(client: ClientId, out: queue::Sender<Out>) -> Self {
-        Self { client, out }
+        Self { client, out, lost: AtomicBool::new(false) }
     }
 
     /// Queues a reply. One that cannot be queued is lost, as on a broken stream: the client repeats the request.
     pub fn reply(&self, id: u64, result: OperationResult) {
-        let _ = self.send(Out::Reply(Reply { id, result: Some(result) }));
+        if !self.send(Out::Reply(Reply { id, result: Some(result) })) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn has_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// False if the client is gone or does not read.

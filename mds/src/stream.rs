@@ -10,8 +10,10 @@ use futures_util::Stream;
 use pando_proto::mds::client_frame::Frame as Incoming;
 use pando_proto::mds::server_frame::Frame as Outgoing;
 use pando_proto::mds::session_service_server::{SessionService, SessionServiceServer};
-use pando_proto::mds::{ClientFrame, Echo, Hello, KeepAlive, Replies, Requests, ServerFrame, Welcome};
-use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
+use pando_proto::mds::{
+    self, ClientFrame, Echo, Hello, KeepAlive, OperationResult, Replies, Requests, ServerFrame, Welcome,
+};
+use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, Reason};
 use pando_rpc::queue;
 use prost::Message as _;
 use tonic::{Request, Response, Status, Streaming};
@@ -83,6 +85,9 @@ async fn read(
         if connection.is_closed() {
             break;
         }
+        if connection.has_lost() {
+            return Err(not_reading());
+        }
     }
     Ok(())
 }
@@ -153,15 +158,12 @@ async fn submit(shared: &Arc<Shared>, connection: &Arc<Connection>, requests: Re
     if requests.map_epoch > shared.map.current().epoch.0
         && let Err(error) = catch_up(shared, requests.map_epoch).await
     {
-        refuse(connection, &requests, &error);
+        refuse(connection, &requests.requests, &error_result(&error));
         return Ok(());
     }
-    let subtree = match shared.subtree(SubtreeId(0)) {
-        Ok(subtree) => subtree,
-        Err(error) => {
-            refuse(connection, &requests, &error);
-            return Ok(());
-        }
+    let Some(subtree) = shared.subtree() else {
+        refuse(connection, &requests.requests, &shared.absent());
+        return Ok(());
     };
     let Requests { lowest_unanswered, requests, .. } = requests;
     let submit = Submit { connection: Arc::clone(connection), lowest_unanswered, requests };
@@ -169,13 +171,15 @@ async fn submit(shared: &Arc<Shared>, connection: &Arc<Connection>, requests: Re
         Ok(()) => Ok(()),
         // The mailbox is full: this stream waits, and so its client.
         Err(SendError::Full(submit)) => subtree.send(submit).await.map_err(|_| moved()),
-        Err(SendError::Closed(_)) => Err(moved()),
+        Err(SendError::Closed(submit)) => {
+            refuse(connection, &submit.requests, &shared.absent());
+            Ok(())
+        }
     }
 }
 
-fn refuse(connection: &Connection, requests: &Requests, error: &Error) {
-    let result = error_result(error);
-    for request in &requests.requests {
+fn refuse(connection: &Connection, requests: &[mds::Request], result: &OperationResult) {
+    for request in requests {
         connection.reply(request.id, result.clone());
     }
 }

@@ -7,7 +7,7 @@
 
 mod clients;
 mod commit;
-mod dedup;
+pub(crate) mod dedup;
 mod fetch;
 mod inos;
 mod job;
@@ -40,8 +40,9 @@ use crate::takeover::{Opened, Ownership};
 pub(crate) use commit::Committed;
 use dedup::Dedup;
 use job::Job;
-pub(crate) use reply::error_result;
+pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
+pub(crate) use reply::{error_result, redirect};
 
 /// Messages that may wait in the mailbox; a stream waits when it is full.
 const MAILBOX: usize = 1024;
@@ -129,7 +130,9 @@ pub(crate) struct Subtree {
     /// Unlinked inodes of the time before the takeover that may be open somewhere (R19).
     orphans: BTreeSet<Ino>,
     /// Sessions that may hold them open and have not registered again.
-    awaited: BTreeSet<ClientId>,
+    awaited: BTreeMap<ClientId, clients::Awaited>,
+    /// Sessions whose reclaims ended in this turn.
+    due_to_register: Vec<ClientId>,
     /// Set when the actor can serve no longer; what waits is answered with it.
     ending: Option<Error>,
     then: AfterDurable,

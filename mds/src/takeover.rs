@@ -9,16 +9,18 @@ use std::rc::Rc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::future::try_join_all;
+use pando_cluster_map::ClusterMap;
 use pando_mds_core::api::BatchId;
 use pando_mds_core::pipeline::CompletedRef;
 use pando_mds_core::pipeline::redo::{self, Position, Redo, Repair};
 use pando_mds_core::records::{FORMAT, Key};
-use pando_proto::mds::{Completed, CompletedRecord, FileKind, InodeRecord, PurgeRecord, ShardListRecord};
+use pando_proto::mds::{CompletedRecord, FileKind, InodeRecord, PurgeRecord, ShardListRecord};
 use pando_proto::osd::{CommitOutcome, CommitRequest, RaiseFenceResponse, Record};
-use pando_proto::{Epoch, Error, Ino, Reason, ShardId, SubtreeId};
+use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
 
 use crate::io::Records;
+use crate::subtree::dedup::Dedup;
 
 /// Records in one page of a scan.
 const PAGE: u32 = 512;
@@ -32,14 +34,17 @@ pub(crate) struct Ownership {
 }
 
 /// What the new owner knows when it starts to serve.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Opened {
     pub listed: BTreeSet<ShardId>,
     /// Above every batch number used in this epoch.
     pub next_batch: u64,
     /// Redo records whose parts are all in their shards.
     pub resolved: Vec<(ShardId, Position)>,
-    pub completed: Vec<(ShardId, CompletedRef, Vec<Completed>)>,
+    /// Records of completed requests, and how many of these may still be repeated.
+    pub completed: Vec<(ShardId, CompletedRef, u32)>,
+    /// Those requests.
+    pub dedup: Dedup,
     pub orphans: Vec<Ino>,
     pub purges: Vec<(Ino, PurgeRecord)>,
 }
@@ -55,12 +60,18 @@ struct TakeOver {
 /// Takes a subtree over. `now` is for the times of a root directory that is made.
 ///
 /// Errors: [`Reason::NotOwner`] when another owner came later; those of the pool.
-pub(crate) async fn take_over(records: Rc<dyn Records>, own: Ownership, now: i64) -> Result<Opened, Error> {
+pub(crate) async fn take_over(
+    records: Rc<dyn Records>,
+    own: Ownership,
+    map: &ClusterMap,
+    now: i64,
+) -> Result<Opened, Error> {
     let home = own.root.shard();
     let opened = Opened::default();
     let mut this = TakeOver { records, own, home, positions: BTreeMap::new(), opened };
     this.raise_fences().await?;
     this.resolve().await?;
+    this.load_completed(map).await?;
     this.load().await?;
     this.make_root(now).await?;
     Ok(this.opened)
@@ -147,16 +158,35 @@ impl TakeOver {
         })
     }
 
-    /// Who was answered what, what is unlinked but open, and what is to be purged.
-    async fn load(&mut self) -> Result<(), Error> {
+    /// Who was answered what (R9), in slices (R27). Sessions that have ended repeat nothing.
+    async fn load_completed(&mut self, map: &ClusterMap) -> Result<(), Error> {
         let (from, to) = self.own_range(|subtree| Key::Completed(self.home, subtree, Epoch(0), 0));
         for (shard, key, value) in self.scan_all(from, to).await? {
             if let Some(Key::Completed(_, _, epoch, batch)) = Key::decode(shard, &key) {
                 let record: CompletedRecord = redo::decode_record(&value)?;
                 let reference = CompletedRef { epoch, batch: BatchId(batch) };
-                self.opened.completed.push((shard, reference, record.completed));
+                let live = self.adopt(record, reference, map);
+                self.opened.completed.push((shard, reference, live));
+                tokio::task::yield_now().await;
             }
         }
+        Ok(())
+    }
+
+    fn adopt(&mut self, record: CompletedRecord, reference: CompletedRef, map: &ClusterMap) -> u32 {
+        let mut live = 0;
+        for completed in record.completed {
+            let client = ClientId(completed.client_id);
+            if map.session_is_live(client) {
+                live += 1;
+                self.opened.dedup.adopt(client, completed.request, completed.result, reference);
+            }
+        }
+        live
+    }
+
+    /// What is unlinked but open, and what is to be purged.
+    async fn load(&mut self) -> Result<(), Error> {
         for (shard, key, _) in self.scan_all(Bytes::from_static(b"o"), Bytes::from_static(b"p")).await? {
             if let Some(Key::Orphan(ino)) = Key::decode(shard, &key) {
                 self.opened.orphans.push(ino);

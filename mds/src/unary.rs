@@ -8,12 +8,12 @@ use pando_proto::mds::namespace_service_server::{NamespaceService, NamespaceServ
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Outcome;
 use pando_proto::mds::{self, Operation, OperationResult};
-use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
+use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
 use crate::rank::Shared;
-use crate::subtree::{Call, error_result};
+use crate::subtree::{Call, error_result, is_read};
 
 /// Operations in one `Batch`.
 const MAX_BATCH: usize = 4096;
@@ -30,8 +30,11 @@ pub(crate) fn service(shared: &Arc<Shared>) -> NamespaceServiceServer<Namespace>
 impl Namespace {
     /// Hands an operation to the actor; the receiver gets its result.
     async fn begin(&self, operation: Operation) -> Result<oneshot::Receiver<OperationResult>, Error> {
-        let subtree = self.0.subtree(SubtreeId(0))?;
         let (reply, result) = oneshot::channel();
+        let Some(subtree) = self.0.subtree() else {
+            let _ = reply.send(self.0.absent());
+            return Ok(result);
+        };
         match subtree.try_send(Call { operation, reply }) {
             Ok(()) => {}
             Err(SendError::Full(call)) => subtree.send(call).await.map_err(|_| gone())?,
@@ -45,6 +48,10 @@ impl Namespace {
         let result = result.await.map_err(|_| gone())?;
         match result.result {
             Some(Outcome::Error(status)) => Err(Error::from_rpc_status(status).to_tonic()),
+            Some(Outcome::Redirect(to)) => {
+                let message = format!("the namespace is served by rank {} at {}", to.rank, to.address);
+                Err(Error::new(Reason::NotOwner, message).with_epoch(to.subtree_epoch).to_tonic())
+            }
             Some(outcome) => Ok(outcome),
             None => Err(mismatch().to_tonic()),
         }
@@ -73,22 +80,6 @@ impl Namespace {
         }
         results
     }
-}
-
-fn is_read(operation: &Operation) -> bool {
-    matches!(
-        operation.op,
-        Some(
-            Op::Stat(_)
-                | Op::Access(_)
-                | Op::ReadFile(_)
-                | Op::Readlink(_)
-                | Op::Readdir(_)
-                | Op::GetXattr(_)
-                | Op::ListXattr(_)
-                | Op::Statfs(_)
-        )
-    )
 }
 
 fn gone() -> Error {

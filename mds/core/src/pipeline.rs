@@ -19,6 +19,7 @@ mod batch;
 mod completed;
 pub mod redo;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
@@ -237,8 +238,8 @@ impl Pipeline {
 
     /// Makes the shard known and its fence wanted.
     pub fn touch(&mut self, shard: ShardId) {
-        if !self.shards.contains_key(&shard) {
-            self.shards.insert(shard, Shard::default());
+        if let Entry::Vacant(unknown) = self.shards.entry(shard) {
+            unknown.insert(Shard::default());
             self.fences_wanted.push(shard);
         }
     }

@@ -4,16 +4,25 @@ use std::sync::Arc;
 
 use pando_cluster_map::ClusterMap;
 use pando_proto::mds::operation::Op;
-use pando_proto::mds::{OperationResult, Request};
+use pando_proto::mds::{Operation, OperationResult, Request};
 use pando_proto::{ClientId, Error, Reason};
 use prost::Message as _;
 
 use super::dedup::Verdict;
-use super::job::{To, Work};
+use super::job::{Job, To, Work};
 use super::reply::error_result;
 use super::turn::overloaded;
 use super::{Call, Submit, Subtree};
 use crate::session::{Connection, stale_session};
+
+/// A session of the time before the takeover.
+#[derive(Default)]
+pub(super) struct Awaited {
+    /// Reclaims of it that have no outcome yet.
+    reclaims: u32,
+    /// It sent something else: there are no more reclaims.
+    spoke: bool,
+}
 
 impl Subtree {
     pub(super) fn submit(&mut self, submit: Submit) {
@@ -29,9 +38,12 @@ impl Subtree {
         for reference in self.dedup.confirm(client, lowest_unanswered) {
             self.pipeline.forget(reference);
         }
-        self.is_back(client, requests.first());
+        let spoke = !self.awaited.is_empty() && !only_reclaims(&requests);
         for request in requests {
             self.accept(&connection, request);
+        }
+        if spoke {
+            self.is_back(client);
         }
     }
 
@@ -48,6 +60,7 @@ impl Subtree {
             Verdict::Run => match self.check(&request) {
                 Ok(()) => {
                     let operation = request.operation.unwrap_or_default();
+                    self.reclaim_begins(client, &operation);
                     let job = self.new_job(Work::Operation(operation), client, id, to());
                     return self.enqueue(job);
                 }
@@ -56,7 +69,8 @@ impl Subtree {
             Verdict::Stale => Error::new(Reason::StaleSession, format!("request {id} was answered and confirmed")),
             Verdict::Full => overloaded("too many requests of this session are unanswered"),
         };
-        self.answer(to(), id, error_result(&error));
+        let result = error_result(&self.signed(error));
+        self.answer(to(), id, result);
     }
 
     fn check(&self, request: &Request) -> Result<(), Error> {
@@ -76,21 +90,51 @@ impl Subtree {
         self.enqueue(job);
     }
 
-    /// A session of the time before the takeover speaks again. Its first request is the reclaim of its handles;
-    /// anything else says that it has none.
-    fn is_back(&mut self, client: ClientId, first: Option<&Request>) {
-        if !self.awaited.contains(&client) {
+    /// A session of the time before the takeover sent something else than reclaims: there are no more of them.
+    fn is_back(&mut self, client: ClientId) {
+        if let Some(awaited) = self.awaited.get_mut(&client) {
+            awaited.spoke = true;
+            self.register_if_done(client);
+        }
+    }
+
+    /// A reclaim is about to run.
+    fn reclaim_begins(&mut self, client: ClientId, operation: &Operation) {
+        if let (Some(awaited), Some(Op::Reclaim(_))) = (self.awaited.get_mut(&client), &operation.op) {
+            awaited.reclaims += 1;
+        }
+    }
+
+    /// An operation has its outcome.
+    pub(super) fn reclaim_ended(&mut self, job: &Job) {
+        if self.awaited.is_empty() {
             return;
         }
-        let reclaims = first.and_then(|request| request.operation.as_ref()).map(|operation| &operation.op);
-        if !matches!(reclaims, Some(Some(Op::Reclaim(_)))) {
+        if let Work::Operation(Operation { op: Some(Op::Reclaim(_)) }) = &job.work
+            && let Some(awaited) = self.awaited.get_mut(&job.client)
+        {
+            awaited.reclaims = awaited.reclaims.saturating_sub(1);
+            // Its handles are in memory only after this turn's commit of the outcome.
+            self.due_to_register.push(job.client);
+        }
+    }
+
+    /// At the end of a turn: reclaims of it have taken effect.
+    pub(super) fn register_due(&mut self) {
+        for client in std::mem::take(&mut self.due_to_register) {
+            self.register_if_done(client);
+        }
+    }
+
+    fn register_if_done(&mut self, client: ClientId) {
+        if self.awaited.get(&client).is_some_and(|awaited| awaited.spoke && awaited.reclaims == 0) {
             self.registered(client);
         }
     }
 
     /// All handles of the session are known.
-    pub(super) fn registered(&mut self, client: ClientId) {
-        if self.awaited.remove(&client) {
+    fn registered(&mut self, client: ClientId) {
+        if self.awaited.remove(&client).is_some() {
             self.reap_if_all_are_back();
         }
     }
@@ -120,7 +164,7 @@ impl Subtree {
         self.map = map;
         self.namespace.set_inline_limit(self.map.inline_limit());
         self.namespace.set_object_size(self.map.object_size());
-        let known = self.dedup.clients().chain(self.awaited.iter().copied());
+        let known = self.dedup.clients().chain(self.awaited.keys().copied());
         let mut gone: Vec<ClientId> = known.filter(|client| !self.map.session_is_live(*client)).collect();
         gone.sort_unstable();
         gone.dedup();
@@ -134,6 +178,11 @@ impl Subtree {
             self.registered(client);
         }
     }
+}
+
+fn only_reclaims(requests: &[Request]) -> bool {
+    let is_reclaim = |request: &Request| matches!(&request.operation, Some(Operation { op: Some(Op::Reclaim(_)) }));
+    !requests.is_empty() && requests.iter().all(is_reclaim)
 }
 
 fn unreadable() -> Error {

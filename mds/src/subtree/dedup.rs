@@ -24,7 +24,7 @@ struct Table {
 
 /// What to do with a request.
 #[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// New: run it.
     Run,
     /// A copy of it is under way; its reply goes to this connection now.
@@ -39,7 +39,7 @@ pub(super) enum Verdict {
 
 /// The table of a subtree; sessions iterate in order.
 #[derive(Default)]
-pub(super) struct Dedup(BTreeMap<ClientId, Table>);
+pub(crate) struct Dedup(BTreeMap<ClientId, Table>);
 
 impl Dedup {
     /// The client has all answers below `lowest`; the references are to be forgotten.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pando_proto::mds::operation::Op;
 use pando_proto::mds::{Operation, OperationResult};
 use pando_proto::{ClientId, Ino};
 use tokio::sync::oneshot;
@@ -36,4 +37,21 @@ pub(super) struct Job {
     pub rounds: u32,
     /// Stands in the dedup table as running.
     pub tracked: bool,
+}
+
+/// Whether an operation changes nothing.
+pub(crate) fn is_read(operation: &Operation) -> bool {
+    matches!(
+        operation.op,
+        Some(
+            Op::Stat(_)
+                | Op::Access(_)
+                | Op::ReadFile(_)
+                | Op::Readlink(_)
+                | Op::Readdir(_)
+                | Op::GetXattr(_)
+                | Op::ListXattr(_)
+                | Op::Statfs(_)
+        )
+    )
 }

@@ -81,7 +81,7 @@ async fn purge(objects: Rc<dyn Objects>, ino: Ino, record: PurgeRecord) {
     }
     let whole = record.from.div_ceil(record.object_size);
     let end = record.max_size.div_ceil(record.object_size);
-    let cut = (record.from % record.object_size != 0).then(|| record.from / record.object_size);
+    let cut = (!record.from.is_multiple_of(record.object_size)).then(|| record.from / record.object_size);
     let objects = &objects;
     let trims = cut.into_iter().chain(whole..end).map(|index| async move {
         let object = ObjectId { pool: record.pool, ino: ino.0, index };

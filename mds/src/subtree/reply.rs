@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pando_cluster_map::ClusterMap;
 use pando_mds_core::api::{BatchId, Reads};
 use pando_mds_core::pipeline::CompletedRef;
-use pando_proto::mds::{OperationResult, operation_result};
-use pando_proto::{ClientId, Error, Ino, Reason};
+use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::{OperationResult, Redirect, operation_result};
+use pando_proto::{ClientId, Error, Ino, Rank, Reason};
 use prost::Message as _;
 
 use super::Subtree;
@@ -139,7 +141,8 @@ impl Subtree {
 
     /// Answers all that waits with `error`: the actor ends.
     pub(super) fn refuse_all(&mut self, error: &Error) {
-        let result = error_result(error);
+        let moved = redirect(&self.map, self.rank);
+        let result = moved.unwrap_or_else(|| error_result(&self.signed(error.clone())));
         let held = std::mem::take(&mut self.held);
         for reply in held.batches.into_values().chain(held.purges.into_values()).flatten() {
             deliver(self.latest(reply.to, reply.client, reply.request), reply.request, result.clone());
@@ -167,6 +170,20 @@ fn deliver(to: To, request: u64, result: OperationResult) {
         To::Unary(reply) => drop(reply.send(result)),
         To::Nobody => {}
     }
+}
+
+/// Where the root subtree is served, if the map says another rank (R14: the client fetches that map first).
+pub(crate) fn redirect(map: &ClusterMap, own: Rank) -> Option<OperationResult> {
+    let (rank, address) = map.owner(ROOT_SUBTREE).filter(|(rank, _)| *rank != own)?;
+    let subtree_epoch = map.root_subtree().map_or(0, |root| root.epoch.0);
+    let redirect = Redirect {
+        subtree: ROOT_SUBTREE.0,
+        subtree_epoch,
+        rank: rank.0,
+        address: address.to_owned(),
+        map_epoch: map.epoch.0,
+    };
+    Some(OperationResult { result: Some(operation_result::Result::Redirect(redirect)) })
 }
 
 pub(crate) fn error_result(error: &Error) -> OperationResult {

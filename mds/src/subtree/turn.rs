@@ -6,12 +6,12 @@ use pando_mds_core::Namespace;
 use pando_mds_core::api::{CacheUsage, Context, Done, Outcome};
 use pando_mds_core::pipeline::{Limits, Pipeline};
 use pando_proto::mds::operation::Op;
-use pando_proto::mds::{Operation, OperationResult, operation_result};
+use pando_proto::mds::{OperationResult, operation_result};
 use pando_proto::{ClientId, Error, Reason};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::job::{Job, To, Work};
+use super::job::{Job, To, Work, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
 use crate::session::clients_of;
@@ -82,8 +82,9 @@ impl Subtree {
             purges: Default::default(),
             statfs: Default::default(),
             orphans: Default::default(),
-            awaited: clients_of(&map),
+            awaited: clients_of(&map).into_iter().map(|client| (client, Default::default())).collect(),
             map,
+            due_to_register: Default::default(),
             ending: None,
             then: Default::default(),
             evictions_in_vain: 0,
@@ -98,17 +99,10 @@ impl Subtree {
         for (shard, position) in opened.resolved {
             self.pipeline.adopt_resolved(shard, position.0, position.1);
         }
-        for (shard, reference, completed) in opened.completed {
-            let mut live = 0;
-            for completed in completed {
-                let client = ClientId(completed.client_id);
-                if self.map.session_is_live(client) {
-                    live += 1;
-                    self.dedup.adopt(client, completed.request, completed.result, reference);
-                }
-            }
+        for (shard, reference, live) in opened.completed {
             self.pipeline.adopt_completed(shard, reference, live);
         }
+        self.dedup = opened.dedup;
         self.orphans = opened.orphans.into_iter().collect();
         self.resume_purges(opened.purges);
         if !self.awaited.is_empty() {
@@ -139,7 +133,7 @@ impl Subtree {
             } else {
                 break;
             }
-            if left % LOOK == 0 && self.clock.boottime().saturating_sub(began) > TURN {
+            if left.is_multiple_of(LOOK) && self.clock.boottime().saturating_sub(began) > TURN {
                 break;
             }
         }
@@ -150,6 +144,7 @@ impl Subtree {
     /// Sends what the turn caused; true if more is to be evicted.
     fn flush(&mut self) -> bool {
         if self.ending.is_none() {
+            self.register_due();
             self.start_fetches();
             self.send_commits();
             self.raise_fences();
@@ -171,8 +166,12 @@ impl Subtree {
         let more = self.namespace.evict(EVICTION_STEPS);
         let after = self.namespace.usage();
         self.usage.send_replace(after);
-        self.evictions_in_vain = if total(&after) < total(&before) { 0 } else { self.evictions_in_vain + 1 };
-        more && self.evictions_in_vain % MAX_IN_VAIN != 0
+        if total(&after) < total(&before) {
+            self.evictions_in_vain = 0;
+            return more;
+        }
+        self.evictions_in_vain = (self.evictions_in_vain + 1) % MAX_IN_VAIN;
+        more && self.evictions_in_vain != 0
     }
 
     fn on_event(&mut self, event: Event) {
@@ -213,7 +212,7 @@ impl Subtree {
                 if matches!(operation.op, Some(Op::Statfs(_))) && !self.space_is_fresh() {
                     return self.statfs(job);
                 }
-                if self.pipeline.pending_bytes() > MAX_PENDING_BYTES {
+                if self.pipeline.pending_bytes() > MAX_PENDING_BYTES && !is_read(operation) {
                     return self.fail(job, overloaded("too many changes wait to be durable"));
                 }
                 self.namespace.apply(operation, &context)
@@ -252,9 +251,7 @@ impl Subtree {
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }
-        if let (Work::Operation(Operation { op: Some(Op::Reclaim(_)) }), Ok(_)) = (&job.work, &done.result) {
-            self.registered(job.client);
-        }
+        self.reclaim_ended(&job);
         let result = match done.result {
             Ok(result) => result,
             Err(error) => error_result(&self.signed(error)),
@@ -266,6 +263,7 @@ impl Subtree {
     }
 
     pub(super) fn fail(&mut self, job: Job, error: Error) {
+        self.reclaim_ended(&job);
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pando_cluster_map::RankInfo;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::{Epoch, Errno, Error, Rank, Reason, ShardId};
@@ -108,11 +109,19 @@ fn a_refusal_by_the_fence_drops_the_held_replies_and_redirects() {
         let error = result(client.reply(lost).await).unwrap_err();
         assert_eq!((error.reason, error.epoch), (Reason::NotOwner, Some(2)), "R7");
         rank.change_map(|map| {
+            let info = RankInfo { address: "elsewhere:1".to_owned(), up: true, ..RankInfo::default() };
+            map.ranks.insert(Rank(1), info);
             let root = map.subtrees.get_mut(&ROOT_SUBTREE).unwrap();
             (root.owner, root.epoch) = (Rank(1), Epoch(2));
         });
-        let refused = client.send(vec![stat("kept")]).await[0];
-        assert_eq!(result(client.reply(refused).await).unwrap_err().reason, Reason::NotOwner);
+        let moved = loop {
+            let refused = client.send(vec![stat("kept")]).await[0];
+            match client.reply(refused).await {
+                Reply::Redirect(moved) => break moved,
+                other => assert!(result(other).unwrap_err().is_retryable()),
+            }
+        };
+        assert_eq!((moved.rank, &moved.address[..], moved.subtree_epoch), (1, "elsewhere:1", 2));
         rank.stop().await;
     });
 }

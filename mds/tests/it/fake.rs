@@ -185,12 +185,14 @@ impl Records for FakeRecords {
     }
 }
 
+/// (ino, index) to (generation, bytes).
+type Written = BTreeMap<(u64, u64), (u64, Bytes)>;
 type Trim = (ObjectId, u64, TrimKind, u64);
 
 /// The data pool.
 #[derive(Clone, Default)]
 pub struct FakeObjects {
-    written: Rc<RefCell<BTreeMap<(u64, u64), (u64, Bytes)>>>,
+    written: Rc<RefCell<Written>>,
     trims: Rc<RefCell<Vec<Trim>>>,
     trims_to_fail: Rc<RefCell<usize>>,
     full: Rc<RefCell<bool>>,

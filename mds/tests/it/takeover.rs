@@ -113,6 +113,9 @@ fn an_unlinked_open_file_lives_through_a_restart_until_its_session_ends() {
         let pando_proto::mds::operation_result::Result::Read(read) = reply else { panic!("{reply:?}") };
         assert_eq!(read.data.as_deref(), Some(&b"still here"[..]));
         assert_eq!(orphans(&world), 1);
+        // Everyone is back or gone, and it is still open.
+        client.call(write_file("last", b"")).await.unwrap();
+        assert_eq!(orphans(&world), 1);
         rank.change_map(|map| map.sessions.clear());
         while orphans(&world) > 0 {
             tokio::task::yield_now().await;
