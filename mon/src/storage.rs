@@ -368,8 +368,7 @@ impl raft::Storage for RaftStorage {
         if self.applied.index < request_index {
             return Err(StorageError::SnapshotTemporarilyUnavailable.into());
         }
-        let mut snapshot = Snapshot::default();
-        snapshot.data = write_map(&self.map).into();
+        let mut snapshot = Snapshot { data: write_map(&self.map).into(), ..Snapshot::default() };
         let metadata = snapshot.mut_metadata();
         metadata.index = self.applied.index;
         metadata.term = self.applied.term;
