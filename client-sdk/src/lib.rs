@@ -1,13 +1,20 @@
 //! Client library of the Pando file system, in the manner of [`tokio::fs`].
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), pando_client::Error> {
-//! let client = pando_client::Client::connect("127.0.0.1:7100").await?;
+//! ```
+//! # use pando_local_cluster::{LocalCluster, Options};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let options = Options { osds: 1, replicas: 1, ..Options::default() };
+//! # let cluster = LocalCluster::start(options.memory()).await?;
+//! # let mons = cluster.mon_addresses();
+//! // `mons` is "host:port", several separated by commas, or a list.
+//! let client = pando_client::Client::connect(&mons).await?;
 //! client.create_dir_all("/photos/2026").await?;
 //! client.write("/photos/2026/note.txt", "forty-seven thousand trunks, one root").await?;
 //! let note = client.read("/photos/2026/note.txt").await?;
 //! assert_eq!(&note[..6], b"forty-");
 //! client.close().await?;
+//! # cluster.shutdown().await;
 //! # Ok(())
 //! # }
 //! ```
@@ -32,6 +39,7 @@ mod error;
 mod file;
 mod ops;
 mod path;
+mod running;
 mod session;
 mod stripe;
 mod types;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use futures_util::future::BoxFuture;
 use pando_proto::Errno;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use super::OpenFile;
 use crate::ops::Changes;
+use crate::running::Running;
 use crate::{Error, Metadata, Result, SetTime};
 
 /// [`AsyncWrite`] collects up to this before it sends.
@@ -38,10 +38,10 @@ pub struct File {
     position: u64,
     /// Read ahead, from `position` on.
     ahead: Bytes,
-    reading: Option<BoxFuture<'static, Result<Bytes>>>,
+    reading: Option<Running<Bytes>>,
     /// Collected, ending at `position`.
     collected: BytesMut,
-    writing: Option<BoxFuture<'static, Result<u64>>>,
+    writing: Option<Running<u64>>,
     seeking: Option<Seek>,
 }
 
@@ -49,7 +49,7 @@ enum Seek {
     /// To be done once what was written is flushed.
     Asked(SeekFrom),
     /// Waits for the size.
-    FromEnd(i64, BoxFuture<'static, Result<Metadata>>),
+    FromEnd(i64, Running<Metadata>),
 }
 
 impl File {
@@ -178,12 +178,12 @@ impl File {
         let open = Arc::clone(&self.open);
         let start = self.position - data.len() as u64;
         self.writing = Some(if self.append {
-            Box::pin(async move {
+            Running::new(async move {
                 let length = data.len() as u64;
                 open.append_at_end(data).await.map(|offset| offset + length)
             })
         } else {
-            Box::pin(async move {
+            Running::new(async move {
                 let end = start + data.len() as u64;
                 open.write_at(start, data).await.map(|()| end)
             })
@@ -193,7 +193,7 @@ impl File {
     /// Waits for the write that is under way.
     fn poll_writing(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(writing) = self.writing.as_mut() else { return Poll::Ready(Ok(())) };
-        let written = ready!(writing.as_mut().poll(cx));
+        let written = ready!(writing.poll(cx));
         self.writing = None;
         let end = written?;
         if self.append {
@@ -216,8 +216,9 @@ impl File {
     fn poll_ahead(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<()>> {
         let (open, position) = (Arc::clone(&self.open), self.position);
         let length = wanted.clamp(READ_AHEAD, LONGEST_READ);
-        let reading = self.reading.get_or_insert_with(|| Box::pin(async move { open.read_at(position, length).await }));
-        let data = ready!(reading.as_mut().poll(cx));
+        let reading =
+            self.reading.get_or_insert_with(|| Running::new(async move { open.read_at(position, length).await }));
+        let data = ready!(reading.poll(cx));
         self.reading = None;
         self.ahead = data?;
         Poll::Ready(Ok(()))
@@ -313,10 +314,10 @@ impl AsyncSeek for File {
                 (Some(Seek::Asked(SeekFrom::Current(by))), _) => this.seek_to(this.position, by),
                 (Some(Seek::Asked(SeekFrom::End(by))), _) => {
                     let open = Arc::clone(&this.open);
-                    this.seeking = Some(Seek::FromEnd(by, Box::pin(async move { open.metadata().await })));
+                    this.seeking = Some(Seek::FromEnd(by, Running::new(async move { open.metadata().await })));
                     continue;
                 }
-                (Some(Seek::FromEnd(by, mut size)), _) => match size.as_mut().poll(cx) {
+                (Some(Seek::FromEnd(by, mut size)), _) => match size.poll(cx) {
                     Poll::Pending => {
                         this.seeking = Some(Seek::FromEnd(by, size));
                         return Poll::Pending;
@@ -345,7 +346,7 @@ impl Drop for File {
         };
         runtime.spawn(async move {
             for write in [first, rest].into_iter().flatten() {
-                if let Err(error) = write.await {
+                if let Err(error) = write.into_future().await {
                     tracing::warn!(%error, "a file was dropped before it was flushed, and its last bytes are lost");
                 }
             }

@@ -15,12 +15,24 @@ pub(crate) const FILE_MODE: u32 = 0o644;
 
 /// How to open a file, in the manner of [`std::fs::OpenOptions`].
 ///
-/// ```no_run
-/// # async fn example(client: pando_client::Client) -> Result<(), pando_client::Error> {
+/// ```
+/// # use pando_local_cluster::{LocalCluster, Options};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let options = Options { osds: 1, replicas: 1, ..Options::default() };
+/// # let cluster = LocalCluster::start(options.memory()).await?;
+/// # let client = pando_client::Client::connect(&cluster.mon_addresses()).await?;
 /// use pando_client::OpenOptions;
+/// use tokio::io::AsyncReadExt as _;
+///
 /// let log = OpenOptions::new().append(true).create(true).open(&client, "/log").await?;
 /// log.append_at_end("one line\n").await?;
 /// log.close().await?;
+///
+/// let mut text = String::new();
+/// client.open("/log").await?.read_to_string(&mut text).await?;
+/// assert_eq!(text, "one line\n");
+/// # cluster.shutdown().await;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

@@ -13,12 +13,19 @@ const PARALLEL: usize = 256;
 impl Client {
     /// Contents of many files, in the order of the paths, each with its own result.
     ///
-    /// ```no_run
-    /// # async fn example(client: pando_client::Client) {
-    /// for (name, body) in ["/a", "/b"].iter().zip(client.read_many(["/a", "/b"]).await) {
-    ///     println!("{name}: {:?}", body.map(|body| body.len()));
-    /// }
-    /// # }
+    /// ```
+    /// # use pando_local_cluster::{LocalCluster, Options};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let options = Options { osds: 1, replicas: 1, ..Options::default() };
+    /// # let cluster = LocalCluster::start(options.memory()).await?;
+    /// # let client = pando_client::Client::connect(&cluster.mon_addresses()).await?;
+    /// client.write("/a", "first").await?;
+    /// let bodies = client.read_many(["/a", "/b"]).await;
+    /// assert_eq!(bodies[0].as_ref().unwrap(), "first");
+    /// assert_eq!(bodies[1].as_ref().unwrap_err().errno(), pando_client::Errno::ENOENT);
+    /// # cluster.shutdown().await;
+    /// # Ok(()) }
     /// ```
     pub async fn read_many<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Vec<Result<Bytes>> {
         collect(futures_util::stream::iter(paths.into_iter().map(|path| self.read(path))).buffered(PARALLEL)).await

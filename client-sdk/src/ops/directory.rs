@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use futures_util::future::BoxFuture;
 use pando_proto::mds::{ReaddirRequest, ReaddirResponse};
 
 use crate::client::call;
 use crate::path::{self, Checked};
+use crate::running::Running;
 use crate::{Client, DirEntry, Error, Result};
 
 /// What a listing brings along.
@@ -35,7 +35,7 @@ pub struct ReadDir {
     ready: VecDeque<DirEntry>,
     after: Bytes,
     end: bool,
-    fetching: Option<BoxFuture<'static, Result<ReaddirResponse>>>,
+    fetching: Option<Running<ReaddirResponse>>,
 }
 
 impl Client {
@@ -60,7 +60,7 @@ impl Client {
             end: false,
             fetching: None,
         };
-        let page = listing.fetch().await?;
+        let page = listing.fetch().into_future().await?;
         listing.take(page)?;
         Ok(listing)
     }
@@ -74,7 +74,7 @@ impl ReadDir {
         std::future::poll_fn(|cx| self.poll_entry(cx)).await.transpose()
     }
 
-    fn fetch(&self) -> BoxFuture<'static, Result<ReaddirResponse>> {
+    fn fetch(&self) -> Running<ReaddirResponse> {
         let request = ReaddirRequest {
             caller: self.client.caller(),
             target: Some(self.path.target()),
@@ -85,7 +85,7 @@ impl ReadDir {
             want_bodies: self.options.bodies,
         };
         let (client, path) = (self.client.clone(), self.path.given().clone());
-        Box::pin(async move { call!(client, &path, Readdir, request) })
+        Running::new(async move { call!(client, &path, Readdir, request) })
     }
 
     fn take(&mut self, page: ReaddirResponse) -> Result<()> {
@@ -114,7 +114,7 @@ impl ReadDir {
                 return Poll::Ready(None);
             }
             let mut fetching = self.fetching.take().unwrap_or_else(|| self.fetch());
-            let page = match fetching.as_mut().poll(cx) {
+            let page = match fetching.poll(cx) {
                 Poll::Ready(page) => page.and_then(|page| self.take(page)),
                 Poll::Pending => {
                     self.fetching = Some(fetching);

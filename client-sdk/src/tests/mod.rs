@@ -367,3 +367,12 @@ async fn when_the_map_shows_a_later_process_the_old_stream_is_left() {
     map.send_replace(Arc::new(next));
     assert_eq!(read.await.unwrap().unwrap(), "x");
 }
+
+#[test]
+fn what_callers_hold_may_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<crate::Client>();
+    shared::<crate::File>();
+    shared::<crate::ReadDir>();
+    shared::<crate::Error>();
+}
