@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub(crate) struct Shared {
     pub map: MapWatch,
     pub clock: Arc<dyn Clock>,
     pub sessions: Sessions,
+    /// Replies that wait to be sent, on all connections.
+    pub queued_bytes: Arc<AtomicUsize>,
     pub shutdown: Shutdown,
     subtree: Mutex<Option<Addr<Subtree>>>,
 }
@@ -174,6 +177,7 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
         map: parts.map.clone(),
         clock: Arc::clone(&env.clock),
         sessions: Sessions::default(),
+        queued_bytes: Arc::default(),
         shutdown: env.shutdown.clone(),
         subtree: Mutex::new(None),
     });

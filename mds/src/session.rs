@@ -1,7 +1,7 @@
 //! Sessions as the rank sees them: who spoke when (R9, R19).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -14,12 +14,17 @@ use pando_rpc::queue;
 pub(crate) const WINDOW: usize = 1024;
 /// Messages that may wait to be sent to a client. One that does not read loses its connection.
 pub(crate) const OUTGOING: usize = 8 * WINDOW;
+/// Bytes of replies that may wait for one client before its requests are refused.
+const MAX_QUEUED_BYTES: usize = 8 << 20;
+/// The same for all clients together (I8).
+const MAX_QUEUED_BYTES_OF_ALL: usize = 32 << 20;
 /// Descriptions of the sessions of ranks begin so; no rank evicts them for silence.
 pub(crate) const RANK_SESSION: &str = "mds.";
 
 /// Something to send to a client.
 pub(crate) enum Out {
-    Reply(Reply),
+    /// With its encoded size.
+    Reply(Reply, usize),
     Echo(EchoItem),
     Frame(ServerFrame),
 }
@@ -28,20 +33,29 @@ pub(crate) enum Out {
 pub(crate) struct Connection {
     pub client: ClientId,
     out: queue::Sender<Out>,
+    meter: Arc<Meter>,
     /// A reply did not fit any more: the stream has to end, so that the client asks again.
     lost: AtomicBool,
 }
 
 impl Connection {
-    pub fn new(client: ClientId, out: queue::Sender<Out>) -> Self {
-        Self { client, out, lost: AtomicBool::new(false) }
+    pub fn new(client: ClientId, out: queue::Sender<Out>, meter: Arc<Meter>) -> Self {
+        Self { client, out, meter, lost: AtomicBool::new(false) }
     }
 
     /// Queues a reply. One that cannot be queued is lost, as on a broken stream: the client repeats the request.
-    pub fn reply(&self, id: u64, result: OperationResult) {
-        if !self.send(Out::Reply(Reply { id, result: Some(result) })) {
+    pub fn reply(&self, id: u64, result: OperationResult, bytes: usize) {
+        if self.send(Out::Reply(Reply { id, result: Some(result) }, bytes)) {
+            self.meter.add(bytes);
+        } else {
             self.lost.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// So much waits for this client, or for all, that it has to take replies before it asks again (I8).
+    pub fn is_congested(&self) -> bool {
+        self.meter.own.load(Ordering::Relaxed) > MAX_QUEUED_BYTES
+            || self.meter.all.load(Ordering::Relaxed) > MAX_QUEUED_BYTES_OF_ALL
     }
 
     pub fn has_lost(&self) -> bool {
@@ -55,6 +69,36 @@ impl Connection {
 
     pub fn is_closed(&self) -> bool {
         self.out.is_closed()
+    }
+}
+
+/// Bytes that wait to be sent, on one connection and on all.
+pub(crate) struct Meter {
+    own: AtomicUsize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Meter {
+    pub fn new(all: Arc<AtomicUsize>) -> Self {
+        Self { own: AtomicUsize::new(0), all }
+    }
+
+    fn add(&self, bytes: usize) {
+        self.own.fetch_add(bytes, Ordering::Relaxed);
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many bytes are on their way.
+    pub fn sent(&self, bytes: usize) {
+        self.own.fetch_sub(bytes, Ordering::Relaxed);
+        self.all.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        // What was never sent is gone with the stream.
+        self.all.fetch_sub(*self.own.get_mut(), Ordering::Relaxed);
     }
 }
 

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use actix::dev::SendError;
 
 use crate::rank::Shared;
-use crate::session::{Connection, OUTGOING, Out, WINDOW, stale_session};
+use crate::session::{Connection, Meter, OUTGOING, Out, WINDOW, stale_session};
 use crate::subtree::{Submit, error_result};
 
 /// Items of one frame at most.
@@ -49,19 +49,26 @@ impl SessionService for Sessions {
     async fn stream(&self, request: Request<Streaming<ClientFrame>>) -> Result<Response<Frames>, Status> {
         let (sender, receiver) = queue::coalescing(OUTGOING, FRAME_ITEMS);
         let shared = Arc::clone(&self.0);
-        let frames = Frames { items: receiver, ready: VecDeque::new(), shared: Arc::clone(&shared), broken: None };
+        let meter = Arc::new(Meter::new(Arc::clone(&shared.queued_bytes)));
         let (failed, broken) = tokio::sync::oneshot::channel();
+        let frames = Frames {
+            items: receiver,
+            ready: VecDeque::new(),
+            shared: Arc::clone(&shared),
+            meter: Arc::clone(&meter),
+            broken: Some(broken),
+        };
         tokio::spawn(async move {
             let shutdown = shared.shutdown.clone();
             let ended = tokio::select! {
-                ended = read(shared, request.into_inner(), sender) => ended,
+                ended = read(shared, request.into_inner(), sender, meter) => ended,
                 () = shutdown.stopped() => Err(Error::new(Reason::Unavailable, "this rank is stopping")),
             };
             if let Err(error) = ended {
                 let _ = failed.send(error);
             }
         });
-        Ok(Response::new(Frames { broken: Some(broken), ..frames }))
+        Ok(Response::new(frames))
     }
 }
 
@@ -70,6 +77,7 @@ async fn read(
     shared: Arc<Shared>,
     mut incoming: Streaming<ClientFrame>,
     sender: queue::Sender<Out>,
+    meter: Arc<Meter>,
 ) -> Result<(), Error> {
     let hello = tokio::time::timeout(HELLO_WAIT, next(&mut incoming)).await;
     let hello = hello.map_err(|_| Error::new(Reason::Timeout, "the stream begins with a hello"))?;
@@ -77,7 +85,7 @@ async fn read(
         return Err(Error::new(Reason::InvalidRequest, "the first frame of a stream is a hello"));
     };
     let client = greet(&shared, &hello).await?;
-    let connection = Arc::new(Connection::new(client, sender));
+    let connection = Arc::new(Connection::new(client, sender, meter));
     connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared)))));
     while let Some(frame) = next(&mut incoming).await? {
         shared.sessions.heard(client, shared.clock.boottime());
@@ -179,8 +187,9 @@ async fn submit(shared: &Arc<Shared>, connection: &Arc<Connection>, requests: Re
 }
 
 fn refuse(connection: &Connection, requests: &[mds::Request], result: &OperationResult) {
+    let bytes = result.encoded_len();
     for request in requests {
-        connection.reply(request.id, result.clone());
+        connection.reply(request.id, result.clone(), bytes);
     }
 }
 
@@ -201,6 +210,7 @@ pub(crate) struct Frames {
     items: queue::Receiver<Out>,
     ready: VecDeque<ServerFrame>,
     shared: Arc<Shared>,
+    meter: Arc<Meter>,
     /// Why the reading half ended, if it failed.
     broken: Option<tokio::sync::oneshot::Receiver<Error>>,
 }
@@ -211,8 +221,9 @@ impl Frames {
         let (mut replies, mut echoes, mut bytes) = (Vec::new(), Vec::new(), 0);
         for item in items {
             match item {
-                Out::Reply(reply) => {
-                    bytes += reply.encoded_len();
+                Out::Reply(reply, size) => {
+                    bytes += size;
+                    self.meter.sent(size);
                     replies.push(reply);
                     if bytes >= FRAME_BYTES {
                         let replies = std::mem::take(&mut replies);

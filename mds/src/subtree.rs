@@ -114,6 +114,8 @@ pub(crate) struct Subtree {
     events: VecDeque<Event>,
     runnable: VecDeque<Job>,
     next_job: u64,
+    /// Bytes of data that operations carry which have no outcome yet.
+    job_bytes: usize,
     /// Wall clock of this turn.
     now: i64,
     /// Something may be sent: the pipeline is to be asked.

@@ -29,7 +29,7 @@ pub(super) enum Then {
 
 impl Subtree {
     /// Puts a decided change into its batch, and holds the reply until that is durable (I2).
-    pub(super) fn change(&mut self, job: Job, result: OperationResult, mut reads: Reads, change: Change) {
+    pub(super) fn change(&mut self, job: Job, result: OperationResult, reads: Reads, change: Change) {
         let of_session = matches!(job.to, To::Stream(_)) && !is_error(&result);
         let encoded = of_session.then(|| encode(&result));
         if change.writes.is_empty() {
@@ -51,9 +51,6 @@ impl Subtree {
         }
         let reference = CompletedRef { epoch: self.own.epoch, batch };
         let remember = encoded.map(|result| Remember { result, reference: Some(reference) });
-        // Its own batch is durable only after all that it saw.
-        reads.clear();
-        reads.push(batch);
         let mut after_purge = None;
         for FollowUp::Purge(ino, record) in follow_ups {
             if record.from > 0 {
@@ -61,7 +58,7 @@ impl Subtree {
             }
             self.after_durable(batch, Then::Purge(ino, record));
         }
-        self.hold_for(job, result, reads, remember, after_purge);
+        self.hold_change(job, result, batch, remember, after_purge);
     }
 
     /// Puts a change into its batch.
@@ -126,7 +123,7 @@ impl Subtree {
     }
 
     pub(super) fn committed(&mut self, committed: Committed) {
-        self.commits_in_flight -= 1;
+        self.commits_in_flight = self.commits_in_flight.saturating_sub(1);
         self.commits_due = true;
         let Committed { shard, batch, outcome } = committed;
         let response = match outcome {

@@ -37,6 +37,25 @@ pub(super) struct Job {
     pub rounds: u32,
     /// Stands in the dedup table as running.
     pub tracked: bool,
+    /// Bytes of data that it carries.
+    pub bytes: usize,
+}
+
+impl To {
+    /// The client does not take its replies as fast as it asks.
+    pub fn is_congested(&self) -> bool {
+        matches!(self, Self::Stream(connection) if connection.is_congested())
+    }
+}
+
+/// Bytes of data in an operation.
+pub(super) fn data_bytes(operation: &Operation) -> usize {
+    match &operation.op {
+        Some(Op::WriteFile(request)) => request.data.len(),
+        Some(Op::Write(request)) => request.data.len(),
+        Some(Op::SetXattr(request)) => request.value.len(),
+        _ => 0,
+    }
 }
 
 /// Whether an operation changes nothing.

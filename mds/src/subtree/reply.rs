@@ -27,6 +27,10 @@ pub(super) struct Reply {
     /// Objects of this inode are to be cut first.
     pub(super) after_purge: Option<Ino>,
     tracked: bool,
+    /// It answers a change, not a read.
+    changes: bool,
+    /// Encoded size.
+    bytes: usize,
 }
 
 /// Replies by what they wait for.
@@ -34,11 +38,22 @@ pub(super) struct Reply {
 pub(super) struct Held {
     batches: BTreeMap<BatchId, Vec<Reply>>,
     purges: BTreeMap<Ino, Vec<Reply>>,
+    bytes: usize,
 }
 
 /// Replies of this turn.
 #[derive(Default)]
-pub(super) struct Outgoing(Vec<(To, u64, OperationResult)>);
+pub(super) struct Outgoing {
+    replies: Vec<Ready>,
+    bytes: usize,
+}
+
+struct Ready {
+    to: To,
+    request: u64,
+    result: OperationResult,
+    bytes: usize,
+}
 
 /// What makes a reply worth remembering.
 pub(super) struct Remember {
@@ -49,28 +64,51 @@ pub(super) struct Remember {
 impl Subtree {
     /// Answers a job once `reads` are durable; at once if they are.
     pub(super) fn hold(&mut self, job: Job, result: OperationResult, reads: Reads, remember: Option<Remember>) {
-        self.hold_for(job, result, reads, remember, None);
+        let reply = self.prepare(job, result, reads, remember);
+        self.settle(reply);
     }
 
-    pub(super) fn hold_for(
+    /// The same for a change: `batch` carries it, and `after_purge` is cut before the reply leaves.
+    pub(super) fn hold_change(
         &mut self,
         job: Job,
         result: OperationResult,
-        reads: Reads,
+        batch: BatchId,
         remember: Option<Remember>,
         after_purge: Option<Ino>,
     ) {
-        let Job { to, client, request, tracked, .. } = job;
+        // Its own batch is durable only after all that it saw.
+        let reads = Reads::from_slice(&[batch]);
+        let reply = self.prepare(job, result, reads, remember);
+        self.settle(Reply { after_purge, changes: true, ..reply });
+    }
+
+    fn prepare(&mut self, job: Job, result: OperationResult, reads: Reads, remember: Option<Remember>) -> Reply {
+        let Job { to, client, request, tracked, bytes, .. } = job;
+        self.job_bytes -= bytes;
         let remember = remember.map(|remember| (remember.result, remember.reference));
-        self.settle(Reply { to, client, request, result, reads, remember, after_purge, tracked });
+        let bytes = result.encoded_len();
+        Reply { to, client, request, result, reads, remember, after_purge: None, tracked, changes: false, bytes }
+    }
+
+    /// Bytes of replies that are held or about to leave.
+    pub(super) fn reply_bytes(&self) -> usize {
+        self.held.bytes + self.outgoing.bytes
+    }
+
+    /// Bytes of replies of this turn.
+    pub(super) fn outgoing_bytes(&self) -> usize {
+        self.outgoing.bytes
     }
 
     fn settle(&mut self, mut reply: Reply) {
         if let Some(batch) = self.pipeline.first_undurable(&reply.reads) {
             self.track_reply(&mut reply);
+            self.held.bytes += reply.bytes;
             self.held.batches.entry(batch).or_default().push(reply);
         } else if let Some(ino) = reply.after_purge {
             self.track_reply(&mut reply);
+            self.held.bytes += reply.bytes;
             self.held.purges.entry(ino).or_default().push(reply);
         } else {
             self.release(reply);
@@ -104,12 +142,15 @@ impl Subtree {
                 reply.to = To::Stream(latest);
             }
         }
-        self.outgoing.0.push((reply.to, reply.request, reply.result));
+        let Reply { to, request, result, bytes, .. } = reply;
+        self.outgoing.bytes += bytes;
+        self.outgoing.replies.push(Ready { to, request, result, bytes });
     }
 
     /// Lets go what waited for a batch.
     pub(super) fn batch_is_durable(&mut self, batch: BatchId) {
         for reply in self.held.batches.remove(&batch).unwrap_or_default() {
+            self.held.bytes -= reply.bytes;
             self.settle(reply);
         }
     }
@@ -117,6 +158,7 @@ impl Subtree {
     /// Lets go what waited for objects to be cut.
     pub(super) fn objects_are_cut(&mut self, ino: Ino) {
         for mut reply in self.held.purges.remove(&ino).unwrap_or_default() {
+            self.held.bytes -= reply.bytes;
             reply.after_purge = None;
             self.settle(reply);
         }
@@ -124,18 +166,24 @@ impl Subtree {
 
     /// An answer that needs no operation.
     pub(super) fn answer(&mut self, to: To, request: u64, result: OperationResult) {
-        self.outgoing.0.push((to, request, result));
+        let bytes = result.encoded_len();
+        self.outgoing.bytes += bytes;
+        self.outgoing.replies.push(Ready { to, request, result, bytes });
     }
 
     /// R13: the lease is asked after the reads were evaluated, once for all replies of the turn.
     pub(super) fn send_replies(&mut self) {
-        if self.outgoing.0.is_empty() {
+        if self.outgoing.replies.is_empty() {
             return;
         }
         let valid = self.lease.is_valid();
-        for (to, request, result) in self.outgoing.0.drain(..) {
-            let result = if valid { result } else { error_result(&no_lease()) };
-            deliver(to, request, result);
+        self.outgoing.bytes = 0;
+        for mut ready in self.outgoing.replies.drain(..) {
+            if !valid {
+                ready.result = error_result(&no_lease());
+                ready.bytes = ready.result.encoded_len();
+            }
+            deliver(ready);
         }
     }
 
@@ -144,12 +192,23 @@ impl Subtree {
         let moved = redirect(&self.map, self.rank);
         let result = moved.unwrap_or_else(|| error_result(&self.signed(error.clone())));
         let held = std::mem::take(&mut self.held);
+        // Only a change that the pool refused is told why (I9: reads go on); the rest comes again.
+        let again = match error.reason {
+            Reason::NoSpace => error_result(&self.signed(Error::new(Reason::Unavailable, error.message.clone()))),
+            _ => result.clone(),
+        };
         for reply in held.batches.into_values().chain(held.purges.into_values()).flatten() {
-            deliver(self.latest(reply.to, reply.client, reply.request), reply.request, result.clone());
+            let told = if reply.changes { &result } else { &again };
+            self.refuse(reply.to, reply.client, reply.request, told.clone());
         }
         for job in self.take_all_jobs() {
-            deliver(self.latest(job.to, job.client, job.request), job.request, result.clone());
+            self.refuse(job.to, job.client, job.request, again.clone());
         }
+    }
+
+    fn refuse(&mut self, to: To, client: ClientId, request: u64, result: OperationResult) {
+        let bytes = result.encoded_len();
+        deliver(Ready { to: self.latest(to, client, request), request, result, bytes });
     }
 
     fn latest(&mut self, to: To, client: ClientId, request: u64) -> To {
@@ -163,9 +222,10 @@ impl Subtree {
     }
 }
 
-fn deliver(to: To, request: u64, result: OperationResult) {
+fn deliver(ready: Ready) {
+    let Ready { to, request, result, bytes } = ready;
     match to {
-        To::Stream(connection) => connection.reply(request, result),
+        To::Stream(connection) => connection.reply(request, result, bytes),
         // The caller may have gone away.
         To::Unary(reply) => drop(reply.send(result)),
         To::Nobody => {}

@@ -11,7 +11,7 @@ use pando_proto::{ClientId, Error, Reason};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::job::{Job, To, Work, is_read};
+use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
 use crate::session::clients_of;
@@ -31,6 +31,12 @@ const MAX_IN_VAIN: u32 = 16;
 const MAX_RUNNABLE: usize = 16 * 1024;
 /// Bytes of changes that are not in the pool yet; more operations are refused until some are (I8).
 const MAX_PENDING_BYTES: usize = 32 << 20;
+/// Bytes of replies that are held or about to leave; operations are refused until some have left (I8).
+const MAX_REPLY_BYTES: usize = 16 << 20;
+/// A turn ends when its replies have so many bytes.
+const MAX_TURN_BYTES: usize = 2 << 20;
+/// Bytes of data that waiting operations may carry.
+const MAX_JOB_BYTES: usize = 16 << 20;
 /// Rounds of fetching that an operation may need before it is given up.
 const MAX_ROUNDS: u32 = 20_000;
 const SOON: Duration = Duration::from_millis(10);
@@ -70,6 +76,7 @@ impl Subtree {
             events: Default::default(),
             runnable: Default::default(),
             next_job: 1,
+            job_bytes: 0,
             now: 0,
             commits_due: false,
             commits_in_flight: 0,
@@ -133,6 +140,9 @@ impl Subtree {
             } else {
                 break;
             }
+            if self.is_over() || self.outgoing_bytes() > MAX_TURN_BYTES {
+                break;
+            }
             if left.is_multiple_of(LOOK) && self.clock.boottime().saturating_sub(began) > TURN {
                 break;
             }
@@ -193,12 +203,17 @@ impl Subtree {
     pub(super) fn new_job(&mut self, work: Work, client: ClientId, request: u64, to: To) -> Job {
         let id = self.next_job;
         self.next_job += 1;
-        Job { id, work, client, request, to, rounds: 0, tracked: false }
+        let bytes = match &work {
+            Work::Operation(operation) => data_bytes(operation),
+            Work::Reap(_) => 0,
+        };
+        self.job_bytes += bytes;
+        Job { id, work, client, request, to, rounds: 0, tracked: false, bytes }
     }
 
     /// Queues a job, or answers that there are too many.
     pub(super) fn enqueue(&mut self, job: Job) {
-        if self.runnable.len() >= MAX_RUNNABLE {
+        if self.runnable.len() >= MAX_RUNNABLE || self.job_bytes > MAX_JOB_BYTES {
             return self.fail(job, overloaded("too many operations wait for their turn"));
         }
         self.runnable.push_back(job);
@@ -211,6 +226,9 @@ impl Subtree {
             Work::Operation(operation) => {
                 if matches!(operation.op, Some(Op::Statfs(_))) && !self.space_is_fresh() {
                     return self.statfs(job);
+                }
+                if job.to.is_congested() || self.reply_bytes() > MAX_REPLY_BYTES {
+                    return self.fail(job, overloaded("too many replies wait to be sent"));
                 }
                 if self.pipeline.pending_bytes() > MAX_PENDING_BYTES && !is_read(operation) {
                     return self.fail(job, overloaded("too many changes wait to be durable"));

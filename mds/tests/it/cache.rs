@@ -1,5 +1,7 @@
 //! The cache keeps its budget whatever clients do (I8).
 
+use pando_proto::Reason;
+
 use crate::harness::*;
 
 #[test]
@@ -32,6 +34,38 @@ fn the_cache_keeps_its_budget_and_what_was_dropped_comes_back() {
         while used() > BUDGET {
             client.call(stat("dir")).await.unwrap();
         }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_its_replies_is_refused_and_loses_nothing() {
+    run(async {
+        let world = World { inline_limit: Some(64 << 10), ..World::default() };
+        let rank = TestRank::start(&world, 1, 64 << 20).await;
+        let mut client = rank.connect(1).await;
+        let body = vec![7; 60 << 10];
+        client.call(write_file("file", &body)).await.unwrap();
+        // 2000 reads of 60 KiB: far more than may wait.
+        let mut reads = Vec::new();
+        for _ in 0..20 {
+            reads.extend(client.send(vec![read_file("file"); 100]).await);
+        }
+        let (mut read, mut refused) = (0, 0);
+        for id in reads {
+            match result(client.reply(id).await) {
+                Ok(reply) => {
+                    assert_eq!(body_of(reply).as_deref(), Some(&body[..]));
+                    read += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.reason, Reason::Overloaded, "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(read > 20 && refused > 0, "{read} read, {refused} refused (I8)");
+        assert_eq!(body_of(client.call(read_file("file")).await.unwrap()).as_deref(), Some(&body[..]));
         rank.stop().await;
     });
 }

@@ -1,11 +1,12 @@
 use super::*;
+use crate::session::Meter;
 use pando_mds_core::api::BatchId;
 use pando_proto::Epoch;
 
 const CLIENT: ClientId = ClientId(3);
 
 fn connection() -> Arc<Connection> {
-    Arc::new(Connection::new(CLIENT, pando_rpc::queue::coalescing(8, 8).0))
+    Arc::new(Connection::new(CLIENT, pando_rpc::queue::coalescing(8, 8).0, Arc::new(Meter::new(Arc::default()))))
 }
 
 fn reference(batch: u64) -> CompletedRef {
