@@ -224,7 +224,7 @@ fn run_with_faults(sim: &mut turmoil::Sim<'_>, seed: u64, length: Duration) {
             }
             undo = Some((kind, mon, other));
         }
-        if millis % 3000 == 0
+        if millis.is_multiple_of(3000)
             && let Some((kind, mon, other)) = undo.take()
         {
             match kind {
