@@ -1,7 +1,11 @@
 //! Reads and writes of an open file, wherever its bytes live.
 //!
 //! The server decides whether a file is inline or in objects; what the client
-//! remembers of it is a guess that every answer corrects (R24).
+//! remembers of it is a guess that every answer corrects (R24). As clients hold
+//! no leases on data, another may cut the file at any moment, and its objects
+//! follow only later. So bytes of objects count only together with an answer of
+//! the server, within the same call, that says the same generation: for a read it
+//! is asked at the same time, a write is reported afterwards.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,8 +35,6 @@ const MAX_FILE: u64 = i64::MAX as u64;
 struct State {
     attr: Attr,
     placement: Placement,
-    /// Writes inside the file whose time was not reported yet.
-    pending: Option<SizeReport>,
     closed: bool,
 }
 
@@ -52,7 +54,7 @@ impl OpenFile {
         // A directory has no data, so its placement means nothing.
         let is_file = Metadata::from_proto(opened.attr)?.is_file();
         let placement = if is_file { check_placement(opened.placement)? } else { Placement::default() };
-        let state = State { attr, placement, pending: None, closed: false };
+        let state = State { attr, placement, closed: false };
         Ok(Self { client, handle, path, size_hint, state: Mutex::new(state) })
     }
 
@@ -108,28 +110,38 @@ impl OpenFile {
     /// `None`: the bytes are elsewhere than thought, and now it is known where.
     async fn try_read(&self, offset: u64, length: u64) -> Result<Option<Bytes>> {
         let (placement, size) = self.snapshot();
-        let objects = placement.home() == DataHome::Objects;
-        let past_end = offset.checked_add(length).is_none_or(|end| end > size);
-        if !objects || past_end {
-            // Inline, or others may have extended the file.
-            let asked = length.min(MDS_CHUNK as u64);
-            let request = ReadRequest { handle: self.handle, offset, length: asked };
-            let answer = call!(self.client, &self.path, Read, request)?;
-            self.learn(answer.attr, answer.placement)?;
-            if let Some(data) = answer.data {
-                let fits = data.len() as u64 <= asked;
-                return if fits { Ok(Some(data)) } else { Err(Error::protocol("more bytes than asked for")) };
-            }
-            if self.snapshot().0.home() != DataHome::Objects {
-                return Ok(None);
-            }
+        let guess = placement.home() == DataHome::Objects;
+        let asked = length.min(MDS_CHUNK as u64);
+        let request = ReadRequest { handle: self.handle, offset, length: asked };
+        let asking = self.ask_read(request);
+        let (data, objects) = if guess {
+            let length = length.min(size.saturating_sub(offset));
+            let reading = read_objects(self.client.core(), self.ino(), &placement, offset, length);
+            let (asked, read) = tokio::join!(asking, reading);
+            (asked?, Some(read))
+        } else {
+            (asking.await?, None)
+        };
+        if let Some(data) = data {
+            let fits = data.len() as u64 <= asked;
+            return if fits { Ok(Some(data)) } else { Err(Error::protocol("more bytes than asked for")) };
         }
-        let (placement, size) = self.snapshot();
-        let length = length.min(size.saturating_sub(offset));
-        if placement.home() != DataHome::Objects {
+        let (fresh, fresh_size) = self.snapshot();
+        let wanted = length.min(fresh_size.saturating_sub(offset));
+        if fresh.home() != DataHome::Objects {
             return Ok(None);
         }
-        read_objects(self.client.core(), self.ino(), &placement, offset, length).await.map(Some)
+        match objects {
+            Some(Ok(data)) if fresh.generation == placement.generation && data.len() as u64 == wanted => Ok(Some(data)),
+            // The answer is of this call: what it says is fresh enough to read by.
+            _ => read_objects(self.client.core(), self.ino(), &fresh, offset, wanted).await.map(Some),
+        }
+    }
+
+    async fn ask_read(&self, request: ReadRequest) -> Result<Option<Bytes>> {
+        let answer = call!(self.client, &self.path, Read, request)?;
+        self.learn(answer.attr, answer.placement)?;
+        Ok(answer.data)
     }
 
     /// Writes all of `data` at `offset`; durable when it returns.
@@ -192,13 +204,8 @@ impl OpenFile {
             truncate_seq: placement.truncate_seq,
             mtime: self.client.core().clock.wall_nanos(),
         };
-        if end > self.snapshot().1 {
-            // A report from before a cut is void, and the cut took what was beyond the size (R23): write again.
-            return self.report(report).await;
-        }
-        // Inside the file only the time changes: reported with the next sync, look or close.
-        self.add_pending(report);
-        Ok(true)
+        // Void if the file was cut since (R23): what was written may be gone, so write again.
+        self.report(report).await
     }
 
     /// The placement, with `max_size` of at least `end` (R23).
@@ -235,12 +242,6 @@ impl OpenFile {
         self.learn(answer.attr, answer.placement)?;
         let placement = check_placement(answer.placement)?;
         Ok(placement.home() == DataHome::Objects && placement.truncate_seq == report.truncate_seq)
-    }
-
-    fn add_pending(&self, report: SizeReport) {
-        let mut state = self.lock();
-        let size = state.pending.filter(|old| old.truncate_seq == report.truncate_seq).map_or(0, |old| old.size);
-        state.pending = Some(SizeReport { size: size.max(report.size), ..report });
     }
 
     /// Adds `data` at the end, wherever that is by then; returns where it went. Durable when it returns.
@@ -290,9 +291,8 @@ impl OpenFile {
         self.learn(answer.attr, answer.placement)
     }
 
-    /// Attributes, after what was written is reported.
+    /// Attributes.
     pub async fn metadata(&self) -> Result<Metadata> {
-        self.sync().await?;
         let request = StatRequest { caller: self.client.caller(), target: Some(by_ino(self.ino())), follow: false };
         let answer = call!(self.client, &self.path, Stat, request)?;
         let metadata = Metadata::from_proto(answer.attr)?;
@@ -302,21 +302,8 @@ impl OpenFile {
         Ok(metadata)
     }
 
-    /// Reports the times of writes inside the file; the bytes are durable anyway.
-    pub async fn sync(&self) -> Result<()> {
-        let pending = self.lock().pending.take();
-        let Some(report) = pending else { return Ok(()) };
-        let reported = self.report(report).await;
-        if reported.is_err() {
-            self.add_pending(report);
-        }
-        // Void if the file was cut meanwhile: then that is its last change.
-        reported.map(|_| ())
-    }
-
     /// Changes attributes of this very inode.
     pub async fn set_attr(&self, changes: SetAttrRequest) -> Result<Metadata> {
-        self.sync().await?;
         let request = SetAttrRequest {
             caller: self.client.caller(),
             target: Some(by_ino(self.ino())),
@@ -331,7 +318,7 @@ impl OpenFile {
         Ok(metadata)
     }
 
-    /// Closes the handle, with the last report.
+    /// Closes the handle.
     pub async fn close(&self) -> Result<()> {
         let Some(close) = self.start_close() else { return Ok(()) };
         let closed = call!(self.client, &self.path, Close, close);
@@ -344,7 +331,7 @@ impl OpenFile {
         if std::mem::replace(&mut state.closed, true) {
             return None;
         }
-        Some(CloseRequest { handle: self.handle, report: state.pending.take() })
+        Some(CloseRequest { handle: self.handle, report: None })
     }
 }
 

@@ -115,12 +115,11 @@ impl File {
         self.change(Changes { size: Some(size), ..Changes::default() }).await
     }
 
-    /// What was written before, through the traits as well, and its times are durable when it returns.
+    /// What was written before, through the traits as well, is durable when it returns.
     ///
     /// Errors: those of the writes.
     pub async fn sync_all(&mut self) -> Result<()> {
-        self.flush_collected().await?;
-        self.open.sync().await
+        self.flush_collected().await
     }
 
     /// Attributes of this very inode, be it renamed or removed meanwhile.
