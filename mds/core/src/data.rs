@@ -6,6 +6,7 @@ use pando_proto::{Errno, Ino};
 
 use crate::api::FollowUp;
 use crate::busy::Busy;
+use crate::handles::HandleChange;
 use crate::inode::{Inode, S_ISGID, S_ISUID, encode, in_objects};
 use crate::records::Key;
 use crate::stop::{Step, Stop};
@@ -111,6 +112,8 @@ pub(crate) fn overlaid(body: &Bytes, offset: usize, data: &Bytes) -> Bytes {
 }
 
 fn set_size_in_objects(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u64) -> Step<()> {
+    // Ranges reserved for appends are void now (their reports carry the old truncate_seq): the next goes to the new end.
+    view.change_handle(HandleChange::Append(ino, 0));
     if size == 0 {
         // Back to inline: a file that is rewritten whole finds its right home anew.
         purge_all(view, ino, inode, true)?;
