@@ -8,6 +8,7 @@ mod model;
 mod names;
 mod open_files;
 mod permissions;
+mod races;
 mod random;
 mod rig;
 mod sizes;
