@@ -28,7 +28,7 @@ pub struct MonClient(Arc<Inner>);
 struct Inner {
     targets: Targets,
     limit: Duration,
-    /// Newest map epoch seen by the watch; told with heartbeats, for people.
+    /// Newest map epoch that the watch shows, 0 without one. No lease counts that was granted under a newer map.
     seen_epoch: AtomicU64,
 }
 
@@ -159,7 +159,6 @@ impl MonClient {
         let call = |channel| async move { service(channel).get_map(request).await };
         let response = self.0.targets.call(self.0.limit, call).await?;
         let map = ClusterMap::from_proto_field(response.map.as_ref())?;
-        self.saw(map.epoch);
         Ok(Arc::new(map))
     }
 

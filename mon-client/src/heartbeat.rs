@@ -14,6 +14,8 @@ use crate::{Daemon, MonClient};
 const RETRY: Duration = Duration::from_millis(50);
 /// After the mons said that they do not know this daemon: it was registered with others, or they lost their state.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
+/// Wait for a map that is on its way.
+const MAP_PAUSE: Duration = Duration::from_millis(5);
 /// A try that takes longer than this is given up for the next mon.
 const ATTEMPT_MAX: Duration = Duration::from_secs(2);
 
@@ -79,7 +81,15 @@ impl Heart {
             let at_once = self.client.targets().redirect(&address, &status);
             if at_once { error.retry_after(Duration::from_millis(1)) } else { error }
         })?;
-        let granted = Duration::from_millis(response.into_inner().lease_millis);
+        let response = response.into_inner();
+        let seen = self.client.seen();
+        if seen != 0 && response.map_epoch > seen {
+            // R13, R14: this daemon may have lost what it owned while it was not heard of, and its map does not tell
+            // yet. The lease is of no use before that.
+            let message = "the map of the time of the grant has not come yet";
+            return Err(Error::new(Reason::Unavailable, message).retry_after(MAP_PAUSE));
+        }
+        let granted = Duration::from_millis(response.lease_millis);
         self.lease.renew(sent, granted);
         Ok(granted.max(RETRY))
     }

@@ -113,7 +113,7 @@ async fn one_stream(
 
 fn install(client: &MonClient, sender: &watch::Sender<Arc<ClusterMap>>, map: ClusterMap) -> Result<(), Error> {
     let mut foreign = false;
-    client.saw(map.epoch);
+    let epoch = map.epoch;
     sender.send_if_modified(|current| {
         // A map without a cluster (in tests) may be followed by one of any.
         foreign = current.cluster_id != map.cluster_id && current.cluster_id != [0; 16];
@@ -126,5 +126,7 @@ fn install(client: &MonClient, sender: &watch::Sender<Arc<ClusterMap>>, map: Clu
     if foreign {
         return Err(Error::new(Reason::WrongCluster, "the mon belongs to another cluster: check the mon addresses"));
     }
+    // After it is there for all to see: leases that were granted under it count from now on.
+    client.saw(epoch);
     Ok(())
 }

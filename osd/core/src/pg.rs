@@ -86,7 +86,9 @@ struct Primary {
     /// Requests that wait for their turn, oldest first.
     held: VecDeque<(Token, Request)>,
     /// Requests that wait for state.
-    loading: FxHashMap<Load, Vec<(Token, Request)>>,
+    loading: FxHashMap<Load, (u64, Vec<(Token, Request)>)>,
+    /// Ticket of the load of sessions that counts.
+    loading_sessions: u64,
     /// Reads not answered yet.
     reads: FxHashMap<Token, Read>,
     /// Those of them that are being evaluated.
@@ -273,6 +275,7 @@ impl Primary {
             waiting: BTreeMap::new(),
             held: VecDeque::new(),
             loading: FxHashMap::default(),
+            loading_sessions: 0,
             reads: FxHashMap::default(),
             executing: Vec::new(),
             barriers: 0,

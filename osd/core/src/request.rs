@@ -158,10 +158,15 @@ pub enum Action {
     /// Evaluate a read now, then ask [`Pg::fetched`](crate::Pg::fetched).
     Fetch(Token),
     /// Read from the engine, then call [`Pg::loaded`](crate::Pg::loaded).
-    Load(Load),
+    Load {
+        /// To be given back.
+        ticket: u64,
+        /// What.
+        load: Load,
+    },
     /// Read all records from [`keys::REPLICATED`](crate::keys::REPLICATED) to
-    /// [`keys::SESSIONS_END`](crate::keys::SESSIONS_END), then call [`Pg::sessions_loaded`](crate::Pg::sessions_loaded).
-    LoadSessions,
+    /// [`keys::SESSIONS_END`](crate::keys::SESSIONS_END), then call [`Pg::sessions_loaded`](crate::Pg::sessions_loaded) with the ticket.
+    LoadSessions(u64),
     /// Read own content, then call [`Pg::page`](crate::Pg::page).
     Page {
         /// To be given back.

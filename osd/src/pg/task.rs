@@ -118,8 +118,8 @@ enum Open {
 /// What a job brought.
 enum Done {
     Fetched(Vec<(Token, Result<Answer, Error>)>),
-    Loaded(Load, Result<Loaded, Error>),
-    Sessions(Result<Vec<(Bytes, Bytes)>, Error>),
+    Loaded(u64, Load, Result<Loaded, Error>),
+    Sessions(u64, Result<Vec<(Bytes, Bytes)>, Error>),
     Page(u64, Option<Page>),
     Confirmed,
 }
@@ -166,7 +166,7 @@ impl Task {
     }
 
     fn client(&mut self, client: Client, lease: bool) {
-        if client.map_epoch > self.view.map.epoch {
+        if client.map_epoch > self.view.map.epoch || self.is_behind() {
             return self.wait_for_map(client);
         }
         let refused = if !lease {
@@ -187,6 +187,11 @@ impl Task {
         };
         self.open.insert(token, open);
         self.pg.request(token, request);
+    }
+
+    /// A newer map is on its way through this process. The lease may have been granted under it (R13).
+    fn is_behind(&self) -> bool {
+        self.osd.map.current().epoch > self.view.map.epoch
     }
 
     /// R14: the sender knows a newer map.
@@ -235,8 +240,8 @@ impl Task {
                     self.fetched(token, result, lease);
                 }
             }
-            Done::Loaded(load, result) => self.pg.loaded(load, result),
-            Done::Sessions(result) => self.pg.sessions_loaded(result),
+            Done::Loaded(ticket, load, result) => self.pg.loaded(ticket, load, result),
+            Done::Sessions(ticket, result) => self.pg.sessions_loaded(ticket, result),
             Done::Page(ticket, page) => self.pg.page(ticket, page),
             Done::Confirmed => {}
         }
@@ -246,7 +251,7 @@ impl Task {
         match self.pg.fetched(token) {
             Verdict::Drop => {}
             Verdict::Send => {
-                let result = if lease {
+                let result = if lease && !self.is_behind() {
                     result
                 } else {
                     Err(Error::new(Reason::Unavailable, "this OSD lost its lease: try again"))
@@ -285,8 +290,8 @@ impl Task {
                             reads.push((token, Arc::clone(fetch)));
                         }
                     }
-                    Action::Load(load) => self.load(load),
-                    Action::LoadSessions => self.load_sessions(),
+                    Action::Load { ticket, load } => self.load(ticket, load),
+                    Action::LoadSessions(ticket) => self.load_sessions(ticket),
                     Action::Page { ticket, query } => self.page(ticket, query),
                     Action::Confirm(osd) => self.confirm(osd),
                 }
@@ -323,18 +328,18 @@ impl Task {
         }));
     }
 
-    fn load(&mut self, load: Load) {
+    fn load(&mut self, ticket: u64, load: Load) {
         let (osd, pg) = (Arc::clone(&self.osd), self.id);
         self.jobs.push(Box::pin(async move {
             let read = move |engine: &dyn crate::engine::Engine| match load {
                 Load::Fence(shard, subtree) => engine.get(pg, &keys::fence(shard, subtree)).map(Loaded::Fence),
                 Load::Header(object) => engine.header(pg, object).map(Loaded::Header),
             };
-            Done::Loaded(load, osd.reads.run(read).await.map_err(engine_error))
+            Done::Loaded(ticket, load, osd.reads.run(read).await.map_err(engine_error))
         }));
     }
 
-    fn load_sessions(&mut self) {
+    fn load_sessions(&mut self, ticket: u64) {
         let (osd, pg) = (Arc::clone(&self.osd), self.id);
         self.jobs.push(Box::pin(async move {
             let read = move |engine: &dyn crate::engine::Engine| {
@@ -348,7 +353,7 @@ impl Task {
                     }
                 }
             };
-            Done::Sessions(osd.reads.run(read).await.map_err(engine_error))
+            Done::Sessions(ticket, osd.reads.run(read).await.map_err(engine_error))
         }));
     }
 

@@ -85,6 +85,7 @@ impl Pg {
     /// All members hold the same log.
     pub(super) fn agreed(&mut self) {
         let tail = self.stored.position.seq;
+        let ticket = self.ticket();
         let Some(primary) = self.primary() else { return };
         if primary.stage != Stage::Peering {
             return;
@@ -92,7 +93,8 @@ impl Pg {
         primary.decided = tail;
         if primary.windows.is_none() {
             primary.stage = Stage::Loading;
-            self.actions.push(Action::LoadSessions);
+            primary.loading_sessions = ticket;
+            self.actions.push(Action::LoadSessions(ticket));
         } else {
             self.serve();
         }
@@ -132,7 +134,8 @@ impl Pg {
         }
         let mut reads: Vec<_> = primary.reads.into_keys().collect();
         reads.sort_unstable();
-        let mut loading: Vec<_> = primary.loading.into_values().flatten().map(|(token, _)| token).collect();
+        let mut loading: Vec<_> =
+            primary.loading.into_values().flat_map(|(_, waiting)| waiting).map(|(token, _)| token).collect();
         loading.sort_unstable();
         let held = primary.held.into_iter().map(|(token, _)| token);
         for token in reads.into_iter().chain(loading).chain(held) {

@@ -32,7 +32,8 @@ impl Pg {
             _ => {}
         }
         let is_read = matches!(request, Request::Read(_));
-        let in_turn = primary.stage == Stage::Active && (is_read || (primary.held.is_empty() && self.may_write()));
+        let in_turn = primary.stage == Stage::Active
+            && if is_read { primary.may_read() } else { primary.held.is_empty() && self.may_write() };
         let Role::Primary(primary) = &mut self.role else { return };
         if in_turn {
             self.run(token, request);
@@ -61,7 +62,8 @@ impl Pg {
                 return;
             }
             match primary.held.front() {
-                Some((_, Request::Read(_))) => {}
+                Some((_, Request::Read(_))) if primary.may_read() => {}
+                Some((_, Request::Read(_))) => return,
                 Some(_) if may_write => {}
                 _ => return,
             }
@@ -192,19 +194,23 @@ impl Pg {
     }
 
     fn load(&mut self, load: Load, token: Token, request: Request) {
+        let ticket = self.ticket();
         let Some(primary) = self.primary() else { return };
-        let waiting = primary.loading.entry(load).or_default();
+        let (_, waiting) = primary.loading.entry(load).or_insert((ticket, Vec::new()));
         waiting.push((token, request));
         if waiting.len() == 1 {
-            self.actions.push(Action::Load(load));
+            self.actions.push(Action::Load { ticket, load });
         }
     }
 
-    /// State came from the engine.
-    pub fn loaded(&mut self, load: Load, result: Result<Loaded, Error>) {
+    /// State came from the engine. What was asked for before this copy became primary again is of no use.
+    pub fn loaded(&mut self, ticket: u64, load: Load, result: Result<Loaded, Error>) {
         let durable = self.durable;
         let Some(primary) = self.primary() else { return };
-        let Some(waiting) = primary.loading.remove(&load) else { return };
+        if primary.loading.get(&load).is_none_or(|(asked, _)| *asked != ticket) {
+            return;
+        }
+        let Some((_, waiting)) = primary.loading.remove(&load) else { return };
         let installed = result.and_then(|loaded| match (load, loaded) {
             (Load::Fence(shard, subtree), Loaded::Fence(value)) => {
                 let fence = Fence::decode(value.as_deref()).ok_or_else(|| {
@@ -237,9 +243,9 @@ impl Pg {
     }
 
     /// The sessions' windows came from the engine.
-    pub fn sessions_loaded(&mut self, result: Result<Vec<(Bytes, Bytes)>, Error>) {
+    pub fn sessions_loaded(&mut self, ticket: u64, result: Result<Vec<(Bytes, Bytes)>, Error>) {
         let Some(primary) = self.primary() else { return };
-        if primary.stage != Stage::Loading {
+        if primary.stage != Stage::Loading || primary.loading_sessions != ticket {
             return;
         }
         let windows = result.and_then(|records| {
@@ -306,9 +312,10 @@ impl Pg {
     /// Evaluates a read as soon as no undecided write overlaps it (R25).
     pub(super) fn try_read(&mut self, token: Token) {
         let Role::Primary(primary) = &mut self.role else { return };
-        if primary.stage != Stage::Active {
+        if primary.stage != Stage::Active || !primary.may_read() {
             if let Some(read) = primary.reads.remove(&token) {
                 primary.held.push_back((token, Request::Read(read.reads)));
+                primary.recount_barriers();
             }
             return;
         }
@@ -326,7 +333,7 @@ impl Pg {
     pub fn fetched(&mut self, token: Token) -> Verdict {
         let Some(primary) = self.primary() else { return Verdict::Drop };
         primary.executing.retain(|executing| *executing != token);
-        let active = primary.stage == Stage::Active;
+        let active = primary.stage == Stage::Active && primary.may_read();
         let Some(read) = primary.reads.get_mut(&token) else { return Verdict::Drop };
         if active && !read.dirty {
             let barrier = read.barrier;
@@ -339,7 +346,7 @@ impl Pg {
         }
         read.dirty = false;
         read.tries = read.tries.saturating_add(1);
-        if read.tries >= PATIENCE && !read.barrier {
+        if active && read.tries >= PATIENCE && !read.barrier {
             read.barrier = true;
             primary.barriers += 1;
         }
@@ -349,6 +356,12 @@ impl Pg {
 }
 
 impl Primary {
+    /// Once the mon was asked to make a joiner a member, the next configuration may have been made, perhaps without
+    /// this OSD: nothing is read here before the map tells. Writes wait for the joiner, so they are safe.
+    fn may_read(&self) -> bool {
+        !self.peers.values().any(|peer| peer.confirming)
+    }
+
     fn window(&mut self, session: ClientId) -> (&Window, u64) {
         let (window, last) = self.windows.get_or_insert_default().entry(session).or_default();
         (window, *last)

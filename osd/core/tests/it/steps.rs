@@ -1,0 +1,310 @@
+//! Single steps, with everything that comes out of them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pando_osd_core::{
+    Action, Batch, Body, Change, Configuration, Entry, Fence, Load, Loaded, Message, Pg, Position, Reads, Reply,
+    Request, Stored, Verdict, keys,
+};
+use pando_proto::ids::METADATA_POOL;
+use pando_proto::{OsdId, PgId, Reason, ShardId, SubtreeId};
+
+const PG: PgId = PgId { pool: METADATA_POOL, index: 0 };
+const SHARD: ShardId = ShardId(1);
+const ONE: SubtreeId = SubtreeId(1);
+
+fn configuration(number: u64, members: &[u32], joining: &[u32], min_size: usize) -> Configuration {
+    let list = |ids: &[u32]| ids.iter().copied().map(OsdId).collect();
+    Configuration { number, members: list(members), joining: list(joining), min_size }
+}
+
+fn stored(promised: u64, config: u64, seq: u64) -> Stored {
+    Stored { promised, position: Position { config, seq }, incomplete: false }
+}
+
+fn batch(number: u64, key: &'static [u8]) -> Batch {
+    let changes = vec![Change::Put { key: keys::record(SHARD, key), value: Bytes::from_static(b"v") }];
+    Batch { shard: SHARD, subtree: ONE, epoch: 1, batch: number, changes }
+}
+
+/// What a batch changes, its fence included.
+fn changes(number: u64, key: &'static [u8]) -> Vec<Change> {
+    let fence = Fence { epoch: 1, applied: (1, number) };
+    let mut changes = batch(number, key).changes;
+    changes.push(Change::Put { key: keys::fence(SHARD, ONE), value: fence.encode() });
+    changes
+}
+
+fn with(mut changes: Vec<Change>, stored: Stored) -> Action {
+    changes.push(stored.to_change());
+    Action::Commit(changes)
+}
+
+fn send(to: u32, config: u64, body: Body) -> Action {
+    Action::Send(OsdId(to), Message { config, body })
+}
+
+/// Answers the question for sessions, the only action.
+fn sessions(pg: &mut Pg) {
+    let actions = pg.take_actions();
+    let [Action::LoadSessions(ticket)] = actions[..] else { panic!("{actions:?}") };
+    pg.sessions_loaded(ticket, Ok(Vec::new()));
+}
+
+/// Answers the question for the fence, the only action: there is none yet.
+fn no_fence(pg: &mut Pg) {
+    let actions = pg.take_actions();
+    let [Action::Load { ticket, load: load @ Load::Fence(SHARD, ONE) }] = actions[..] else { panic!("{actions:?}") };
+    pg.loaded(ticket, load, Ok(Loaded::Fence(None)));
+}
+
+/// A primary that is alone and serves.
+fn alone() -> Pg {
+    let mut pg = Pg::new(PG, OsdId(0), Stored::default(), 16);
+    pg.configure(configuration(1, &[0], &[], 1));
+    assert_eq!(pg.take_actions(), [with(Vec::new(), stored(1, 0, 0))]);
+    pg.committed(1);
+    sessions(&mut pg);
+    assert_eq!(pg.take_actions(), []);
+    assert!(pg.status().active);
+    pg
+}
+
+/// A primary of two that serves, with its fence loaded.
+fn pair() -> Pg {
+    let mut pg = Pg::new(PG, OsdId(0), Stored::default(), 16);
+    pg.configure(configuration(1, &[0, 1], &[], 2));
+    let actions = pg.take_actions();
+    let [commit, Action::Send(OsdId(1), Message { config: 1, body: Body::Probe { ticket } })] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*commit, with(Vec::new(), stored(1, 0, 0)));
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [], "R25: not before the member has told its position");
+    let body = Body::Position { ticket: *ticket, position: Position::default(), incomplete: false };
+    pg.message(OsdId(1), Message { config: 1, body });
+    sessions(&mut pg);
+    pg.request(0, Request::RaiseFence { shard: SHARD, subtree: ONE, epoch: 0 });
+    no_fence(&mut pg);
+    assert_eq!(pg.take_actions(), [Action::Reply(0, Ok(Reply::Raised(Fence::default())))]);
+    pg
+}
+
+fn entry(config: u64, seq: u64, previous: (u64, u64), changes: Vec<Change>) -> Entry {
+    Entry {
+        position: Position { config, seq },
+        previous: Position { config: previous.0, seq: previous.1 },
+        changes: Arc::new(changes),
+    }
+}
+
+fn ack(pg: &mut Pg, config: u64, seq: u64) {
+    pg.message(OsdId(1), Message { config, body: Body::Ack { position: Position { config, seq } } });
+}
+
+#[test]
+fn a_batch_is_written_with_fence_and_position_and_answered_when_durable() {
+    let mut pg = alone();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    no_fence(&mut pg);
+    assert_eq!(pg.take_actions(), [with(changes(1, b"a"), stored(1, 1, 1))]);
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [Action::Reply(1, Ok(Reply::Committed { fence_epoch: 1 }))]);
+}
+
+#[test]
+fn a_write_is_answered_when_all_members_hold_it() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    let appended = entry(1, 1, (0, 0), changes(1, b"a"));
+    assert_eq!(pg.take_actions(), [send(1, 1, Body::Append(appended)), with(changes(1, b"a"), stored(1, 1, 1))],);
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [], "not yet on the other member");
+    // R2: a copy of a batch in flight waits for that one.
+    pg.request(2, Request::Commit(batch(1, b"a")));
+    assert_eq!(pg.take_actions(), []);
+    ack(&mut pg, 1, 1);
+    let done = Ok(Reply::Committed { fence_epoch: 1 });
+    assert_eq!(pg.take_actions(), [Action::Reply(1, done.clone()), Action::Reply(2, done)]);
+}
+
+#[test]
+fn r25_a_raised_fence_refuses_at_once_but_is_answered_after_all_members_hold_it() {
+    let mut pg = pair();
+    pg.request(1, Request::RaiseFence { shard: SHARD, subtree: ONE, epoch: 5 });
+    pg.take_actions();
+    pg.committed(1);
+    // The fence in flight counts; that it exists is told when it cannot be lost.
+    pg.request(2, Request::Commit(batch(1, b"a")));
+    assert_eq!(pg.take_actions(), []);
+    ack(&mut pg, 1, 1);
+    let fence = Fence { epoch: 5, applied: (0, 0) };
+    assert_eq!(
+        pg.take_actions(),
+        [Action::Reply(1, Ok(Reply::Raised(fence))), Action::Reply(2, Ok(Reply::Fenced { fence_epoch: 5 }))],
+    );
+}
+
+#[test]
+fn r25_reads_wait_for_writes_in_flight_that_they_overlap() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    pg.take_actions();
+    let keys_of = |key| Request::Read(Reads::Keys(vec![keys::record(SHARD, key)]));
+    pg.request(2, keys_of(b"a"));
+    pg.request(3, keys_of(b"b"));
+    let range = Reads::Range { start: keys::record(SHARD, b"a"), end: keys::record(SHARD, b"b") };
+    pg.request(4, Request::Read(range));
+    assert_eq!(pg.take_actions(), [Action::Fetch(3)]);
+    assert_eq!(pg.fetched(3), Verdict::Send);
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), []);
+    ack(&mut pg, 1, 1);
+    let done = Action::Reply(1, Ok(Reply::Committed { fence_epoch: 1 }));
+    assert_eq!(pg.take_actions(), [done, Action::Fetch(2), Action::Fetch(4)]);
+    // A write overtakes the read that is being evaluated: it is evaluated again, after that write.
+    pg.request(5, Request::Commit(batch(2, b"a")));
+    pg.take_actions();
+    assert_eq!(pg.fetched(2), Verdict::Drop);
+    assert_eq!(pg.take_actions(), []);
+    pg.committed(1);
+    ack(&mut pg, 1, 2);
+    let done = Action::Reply(5, Ok(Reply::Committed { fence_epoch: 1 }));
+    assert_eq!(pg.take_actions(), [done, Action::Fetch(2)]);
+    assert_eq!(pg.fetched(2), Verdict::Send);
+}
+
+#[test]
+fn a_read_that_is_overtaken_again_and_again_keeps_writes_out() {
+    let mut pg = alone();
+    pg.request(0, Request::Commit(batch(1, b"a")));
+    no_fence(&mut pg);
+    pg.committed(1);
+    pg.take_actions();
+    pg.request(99, Request::Read(Reads::Keys(vec![keys::record(SHARD, b"a")])));
+    for number in 2..5 {
+        assert_eq!(pg.take_actions(), [Action::Fetch(99)]);
+        pg.request(number, Request::Commit(batch(number, b"a")));
+        pg.take_actions();
+        assert_eq!(pg.fetched(99), Verdict::Drop);
+        pg.committed(1);
+        let actions = pg.take_actions();
+        assert_eq!(actions.last(), Some(&Action::Fetch(99)));
+        if number < 4 {
+            pg.request(1000, Request::Read(Reads::Keys(Vec::new())));
+            assert_eq!(pg.fetched(1000), Verdict::Send);
+            pg.take_actions();
+            // Evaluated again below.
+            assert_eq!(pg.fetched(99), Verdict::Send);
+            pg.request(99, Request::Read(Reads::Keys(vec![keys::record(SHARD, b"a")])));
+        }
+    }
+}
+
+#[test]
+fn r26_below_min_size_writes_are_refused_and_reads_are_not() {
+    let mut pg = Pg::new(PG, OsdId(0), Stored::default(), 16);
+    pg.configure(configuration(1, &[0], &[], 2));
+    pg.take_actions();
+    pg.committed(1);
+    sessions(&mut pg);
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    let actions = pg.take_actions();
+    let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(error.reason, Reason::Unavailable);
+    pg.request(2, Request::Read(Reads::Keys(Vec::new())));
+    assert_eq!(pg.take_actions(), [Action::Fetch(2)]);
+}
+
+#[test]
+fn i9_a_full_disk_refuses_what_frees_nothing() {
+    let mut pg = alone();
+    pg.set_full(true);
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    no_fence(&mut pg);
+    let actions = pg.take_actions();
+    let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(error.reason, Reason::NoSpace);
+    let mut unlink = batch(1, b"a");
+    unlink.changes.push(Change::Delete { key: keys::record(SHARD, b"gone") });
+    pg.request(2, Request::Commit(unlink));
+    assert!(matches!(pg.take_actions()[..], [Action::Commit(_)]));
+}
+
+#[test]
+fn an_outsider_and_a_follower_refuse_clients() {
+    let mut pg = Pg::new(PG, OsdId(1), Stored::default(), 16);
+    for members in [&[0, 2][..], &[0, 1]] {
+        pg.configure(configuration(members.len() as u64 + u64::from(members[1]), members, &[], 2));
+        pg.take_actions();
+        pg.request(1, Request::Read(Reads::Objects));
+        let actions = pg.take_actions();
+        let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+        assert_eq!(error.reason, Reason::NotOwner);
+    }
+}
+
+#[test]
+fn r25_a_follower_promises_applies_in_order_and_refuses_older_configurations() {
+    let mut pg = Pg::new(PG, OsdId(1), stored(3, 3, 7), 16);
+    let message = |config, body| Message { config, body };
+    pg.message(OsdId(0), message(4, Body::Probe { ticket: 9 }));
+    assert_eq!(pg.take_actions(), [with(Vec::new(), stored(4, 3, 7))]);
+    pg.committed(1);
+    let position = Position { config: 3, seq: 7 };
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 9, position, incomplete: false })]);
+    let put = || changes(1, b"a");
+    // A gap is refused, so that the primary asks again.
+    pg.message(OsdId(0), message(4, Body::Append(entry(4, 9, (4, 8), put()))));
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Refused { promised: 4 })]);
+    pg.message(OsdId(0), message(4, Body::Append(entry(4, 8, (3, 7), put()))));
+    pg.message(OsdId(0), message(4, Body::Append(entry(4, 9, (4, 8), put()))));
+    assert_eq!(pg.take_actions(), [with(put(), stored(4, 4, 8)), with(put(), stored(4, 4, 9))]);
+    pg.committed(2);
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Ack { position: Position { config: 4, seq: 9 } })]);
+    // The old primary is told.
+    pg.message(OsdId(2), message(3, Body::Append(entry(3, 8, (3, 7), put()))));
+    assert_eq!(pg.take_actions(), [send(2, 4, Body::Refused { promised: 4 })]);
+    pg.message(OsdId(2), message(3, Body::Probe { ticket: 1 }));
+    assert_eq!(pg.take_actions(), [send(2, 4, Body::Refused { promised: 4 })]);
+}
+
+#[test]
+fn r25_a_write_under_way_at_a_change_is_answered_when_the_new_members_hold_it() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    pg.take_actions();
+    pg.committed(1);
+    // The other member is replaced.
+    pg.configure(configuration(2, &[0, 2], &[], 2));
+    let actions = pg.take_actions();
+    let [commit, Action::Send(OsdId(2), Message { config: 2, body: Body::Probe { ticket } })] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*commit, with(Vec::new(), stored(2, 1, 1)));
+    ack(&mut pg, 1, 1);
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [], "an acknowledgement of the old configuration does not count");
+    let body = Body::Position { ticket: *ticket, position: Position::default(), incomplete: false };
+    pg.message(OsdId(2), Message { config: 2, body });
+    let missing = entry(1, 1, (0, 0), changes(1, b"a"));
+    assert_eq!(pg.take_actions(), [send(2, 2, Body::Append(missing))]);
+    let body = Body::Ack { position: Position { config: 1, seq: 1 } };
+    pg.message(OsdId(2), Message { config: 2, body });
+    assert_eq!(pg.take_actions(), [Action::Reply(1, Ok(Reply::Committed { fence_epoch: 1 }))]);
+}
+
+#[test]
+fn a_superseded_primary_stops_at_once() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    pg.request(2, Request::Read(Reads::Keys(Vec::new())));
+    pg.take_actions();
+    pg.message(OsdId(1), Message { config: 2, body: Body::Refused { promised: 2 } });
+    let actions = pg.take_actions();
+    let [Action::Reply(1, Err(first)), Action::Reply(2, Err(second))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((first.reason, second.reason), (Reason::NotOwner, Reason::NotOwner));
+    assert_eq!(pg.fetched(2), Verdict::Drop);
+    assert!(!pg.status().active);
+}
