@@ -4,6 +4,7 @@ mod faulty;
 
 mod compare;
 mod content;
+mod crash;
 mod pando;
 mod parse;
 mod replay;
