@@ -242,7 +242,7 @@ impl World {
             assert!(!remembered || there > 0, "R9: {id} is remembered and did not happen");
             assert!(there == 0 || remembered || self.forgotten.contains(&id), "R9: {id} happened, nobody remembers");
         }
-        for ((shard, slot), _) in &self.last_writer {
+        for (shard, slot) in self.last_writer.keys() {
             let wrote = |op: &u64| {
                 let op = &self.ops[*op as usize];
                 op.slot == *slot && op.shards.contains(shard)
