@@ -4,6 +4,7 @@
 //! `directory`, `symlink`), `ino`, `mode` (a number), `uid`, `gid`, `nlink`,
 //! `size` (bytes), `atime_ns`, `mtime_ns`, `ctime_ns`, `birth_time_ns`
 //! (since 1970, UTC), `entries` (of a directory), `target` (of a symlink).
+//! `ls` without `-l` prints `name`, `kind` and `ino` only.
 //! A name that is not UTF-8 has its odd bytes as `\xNN`, and `"escaped": true`.
 
 use std::fmt::Write as _;

@@ -44,13 +44,22 @@ impl Session {
             .connect_limit(CONNECT_LIMIT.min(self.timeout))
             .description(format!("pando command, pid {}", std::process::id()))
             .connect();
-        Ok(client.await?)
+        client.await.map_err(|error| self.unreachable(error.into()))
     }
 
     /// The mons alone, without a session.
     pub fn admin(&self) -> Result<AdminClient, Failure> {
         let mon = MonClient::new(Arc::new(TcpNet), self.mons.clone())?;
         Ok(mon.with_limit(CONNECT_LIMIT.min(self.timeout)).admin())
+    }
+
+    /// Says who was asked.
+    fn unreachable(&self, error: pando_proto::Error) -> Failure {
+        if !error.is_retryable() {
+            return error.into();
+        }
+        let message = format!("no mon answers at {}: {}", self.mons(), error.message);
+        Failure::from(pando_proto::Error { message, ..error })
     }
 
     /// The addresses as given.

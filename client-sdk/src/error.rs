@@ -88,8 +88,12 @@ impl Error {
 
     /// The same with the path that the caller gave, unless the server named one.
     pub(crate) fn at(mut self, path: &[u8]) -> Self {
-        if self.0.path.is_none() && !path.is_empty() {
-            self.0.path = Some(path.to_vec());
+        match &mut self.0.path {
+            // On the wire paths are relative to the root.
+            Some(named) if named.first() != Some(&b'/') => named.insert(0, b'/'),
+            Some(_) => {}
+            none if !path.is_empty() => *none = Some(path.to_vec()),
+            None => {}
         }
         self
     }
@@ -136,6 +140,8 @@ mod tests {
         let io: io::Error = Error::posix(Errno::ENOENT).at(b"/a").into();
         assert_eq!(io.kind(), io::ErrorKind::NotFound);
         assert_eq!(io.to_string(), "/a: no such file or directory (ENOENT)");
+        let named: Error = pando_proto::Error::posix(Errno::ENOENT).at(&b"b"[..]).into();
+        assert_eq!(named.at(b"/a").path(), Some(&b"/b"[..]));
         let kind = |errno| Error::posix(errno).kind();
         assert_eq!(kind(Errno::ENOTEMPTY), io::ErrorKind::DirectoryNotEmpty);
         assert_eq!(kind(Errno::EEXIST), io::ErrorKind::AlreadyExists);

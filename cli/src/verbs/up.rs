@@ -110,11 +110,13 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     output::line(format!("  mons  {mons}"))?;
     output::line(format!("  mds   {mds}"))?;
     output::line(format!("  osds  {}", osds.join(" ")))?;
+    // As this process was called: `cargo run` puts nothing on the PATH.
+    let pando = std::env::args().next().unwrap_or_else(|| "pando".to_owned());
     output::line("In another terminal:")?;
-    output::line(format!("  pando{flag} put README.md /hello"))?;
-    output::line(format!("  pando{flag} ls -l /"))?;
-    output::line(format!("  pando{flag} cat /hello"))?;
-    output::line(format!("  pando{flag} status"))?;
+    output::line(format!("  {pando}{flag} put README.md /hello"))?;
+    output::line(format!("  {pando}{flag} ls -l /"))?;
+    output::line(format!("  {pando}{flag} cat /hello"))?;
+    output::line(format!("  {pando}{flag} status"))?;
     output::line(format!("  grpcurl -plaintext {mds} list"))?;
-    output::line("Ctrl-C stops it; the next `pando up` goes on with the same data.")
+    output::line("Ctrl-C stops it; the next start goes on with the same data.")
 }

@@ -1,0 +1,198 @@
+//! The command as a user runs it: real processes, real data.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Every wait has a deadline.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn pando(mons: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pando"));
+    command.args(args).env("PANDO_MONS", mons).env_remove("RUST_LOG").stdin(Stdio::null());
+    command.output().expect("the command runs")
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn failure(output: &Output) -> (i32, String) {
+    (output.status.code().expect("an exit code"), String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+struct Up {
+    child: Child,
+    mons: String,
+}
+
+impl Up {
+    fn start(data: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pando"));
+        command.args(["up", "--json", "--mon-port", "0", "--osds", "1", "--data"]).arg(data);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let out = child.stdout.take().expect("piped");
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(out).read_line(&mut line);
+            let _ = sender.send(line);
+        });
+        let line = receiver.recv_timeout(LIMIT).expect("it serves in time");
+        let up: Value = serde_json::from_str(&line).expect("JSON");
+        let mons =
+            up["mons"].as_array().expect("a list").iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
+        Self { child, mons }
+    }
+
+    /// SIGTERM; the exit code.
+    fn stop(mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            assert!(start.elapsed() < LIMIT, "it stops in time");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_was_put_outlives_kill_and_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let local = dir.path().join("local");
+    std::fs::write(&local, vec![7; 100_000]).unwrap();
+    let up = Up::start(&data);
+    stdout(&pando(&up.mons, &["mkdir", "-p", "/a/b"]));
+    stdout(&pando(&up.mons, &["put", local.to_str().unwrap(), "/a/b"]));
+    drop(up); // kill -9
+    let up = Up::start(&data);
+    assert_eq!(pando(&up.mons, &["cat", "/a/b/local"]).stdout, vec![7; 100_000]);
+    assert_eq!(up.stop(), Some(0));
+    let up = Up::start(&data);
+    let copy = dir.path().join("copy");
+    stdout(&pando(&up.mons, &["get", "/a/b/local", copy.to_str().unwrap()]));
+    assert_eq!(std::fs::read(copy).unwrap(), vec![7; 100_000]);
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn the_verbs_do_what_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let up = Up::start(&dir.path().join("data"));
+    let run = |args: &[&str]| pando(&up.mons, args);
+    files(&up.mons);
+
+    stdout(&run(&["mkdir", "/d"]));
+    stdout(&run(&["ln", "-s", "/f", "/d/link"]));
+    stdout(&run(&["ln", "/f", "/d/hard"]));
+    let listed = objects(&stdout(&run(&["ls", "-l", "--json", "/d"])));
+    assert_eq!((&listed[0]["name"], &listed[0]["nlink"]), (&"hard".into(), &2.into()));
+    assert_eq!((&listed[1]["kind"], &listed[1]["target"]), (&"symlink".into(), &"/f".into()));
+    assert_eq!(stdout(&run(&["ls", "/d"])), "hard\nlink\n");
+    assert!(stdout(&run(&["ls", "-l", "/d"])).contains("link -> /f"));
+    stdout(&run(&["mv", "/d/hard", "/moved"]));
+    stdout(&run(&["mv", "/moved", "/d"]));
+    let stat = objects(&stdout(&run(&["stat", "--json", "/d/moved"])));
+    assert_eq!(stat[0]["size"], 5);
+    assert!(stdout(&run(&["stat", "/d"])).contains("directory"));
+
+    let (code, text) = failure(&run(&["rm", "/d"]));
+    assert_eq!(
+        (code, text.as_str()),
+        (1, "pando: /d: is a directory (EISDIR); use `rm -r` to remove it with all below")
+    );
+    stdout(&run(&["rm", "-r", "/d"]));
+    stdout(&run(&["rm", "-f", "/d"]));
+    let (code, text) = failure(&run(&["cat", "/d"]));
+    assert_eq!((code, text.as_str()), (1, "pando: /d: no such file or directory (ENOENT)"));
+    assert_eq!(failure(&run(&["mkdir", "/x/y"])).0, 1);
+    assert_eq!(failure(&run(&["--uid", "9", "mkdir", "/no"])).0, 1);
+    cluster(&up.mons);
+    assert_eq!(up.stop(), Some(0));
+}
+
+fn files(mons: &str) {
+    let mut put = Command::new(env!("CARGO_BIN_EXE_pando"));
+    let mut put = put.args(["--mons", mons, "put", "-", "/f"]).stdin(Stdio::piped()).spawn().unwrap();
+    put.stdin.take().unwrap().write_all(b"hello").unwrap();
+    assert!(put.wait().unwrap().success());
+    let mut got = String::new();
+    let output = pando(mons, &["get", "/f", "-"]);
+    (&output.stdout[..]).read_to_string(&mut got).unwrap();
+    assert_eq!(got, "hello");
+
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, back) = (dir.path().join("tree"), dir.path().join("back"));
+    std::fs::create_dir_all(tree.join("sub/empty")).unwrap();
+    std::fs::write(tree.join("sub/large"), vec![3; 3_000_000]).unwrap();
+    std::fs::write(tree.join("small"), "small").unwrap();
+    std::os::unix::fs::symlink("small", tree.join("link")).unwrap();
+    assert_eq!(failure(&pando(mons, &["put", tree.to_str().unwrap(), "/tree"])).0, 2);
+    stdout(&pando(mons, &["put", "-r", tree.to_str().unwrap(), "/tree"]));
+    assert_eq!(failure(&pando(mons, &["get", "/tree", back.to_str().unwrap()])).0, 1);
+    stdout(&pando(mons, &["get", "-r", "/tree", back.to_str().unwrap()]));
+    assert_eq!(std::fs::read(back.join("sub/large")).unwrap(), vec![3; 3_000_000]);
+    assert_eq!(std::fs::read_link(back.join("link")).unwrap(), Path::new("small"));
+    assert!(back.join("sub/empty").is_dir());
+}
+
+fn cluster(mons: &str) {
+    let status = objects(&stdout(&pando(mons, &["status", "--json"])));
+    assert_eq!((&status[0]["osds_up"], &status[0]["ranks_up"]), (&1.into(), &1.into()));
+    assert!(stdout(&pando(mons, &["status"])).contains("1 of 1 up"));
+    assert!(objects(&stdout(&pando(mons, &["df", "--json"])))[0]["total_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(objects(&stdout(&pando(mons, &["osd", "ls", "--json"]))).len(), 1);
+    assert_eq!(objects(&stdout(&pando(mons, &["rank", "ls", "--json"]))).len(), 1);
+    assert!(stdout(&pando(mons, &["pg", "ls", "--pool", "data"])).lines().count() > 1);
+    assert_eq!(failure(&pando(mons, &["pg", "ls", "--pool", "none"])).0, 2);
+    assert_eq!(objects(&stdout(&pando(mons, &["subtree", "ls", "--json"])))[0]["id"], 1);
+    stdout(&pando(mons, &["setting", "set", "inline_limit", "8192"]));
+    assert_eq!(stdout(&pando(mons, &["setting", "get", "inline_limit"])), "8192\n");
+    assert!(stdout(&pando(mons, &["setting", "list"])).contains("object_size"));
+    let (code, text) = failure(&pando(mons, &["setting", "set", "inline_limit", "-1"]));
+    assert!(code == 2 || code == 1, "{text}");
+    assert_eq!(failure(&pando(mons, &["setting", "get", "none"])).0, 1);
+}
+
+#[test]
+fn wrong_usage_and_an_unreachable_cluster_have_their_own_codes() {
+    assert_eq!(failure(&pando("127.0.0.1:1", &["nonsense"])).0, 2);
+    assert_eq!(failure(&pando("127.0.0.1:1", &["up", "--osds", "0"])).0, 2);
+    let (code, text) = failure(&pando("127.0.0.1:1", &["--timeout", "1", "ls"]));
+    assert_eq!(code, 3);
+    assert!(text.contains("no mon answers at 127.0.0.1:1") && text.contains("pando up"), "{text}");
+    assert_eq!(failure(&pando("127.0.0.1:1", &["--timeout", "1", "status"])).0, 3);
+    assert_ne!(failure(&pando("no address", &["ls"])).0, 0);
+}
+
+#[test]
+fn an_occupied_port_is_told_with_a_way_out() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let (code, text) = failure(&pando("", &["up", "--mon-port", &port, "--data", data.to_str().unwrap()]));
+    assert_eq!(code, 1);
+    assert!(text.contains("in use") && text.contains("choose another"), "{text}");
+}
