@@ -28,7 +28,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            mons: vec!["127.0.0.1:7400".to_owned()],
+            mons: vec!["127.0.0.1:7100".to_owned()],
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: String::new(),
             rank: 0,

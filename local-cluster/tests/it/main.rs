@@ -2,6 +2,7 @@
 
 mod basics;
 mod failures;
+mod processes;
 
 use std::future::Future;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -16,8 +17,8 @@ struct Flags {
     /// TOML file with the same settings as the flags (`mons`, `listen`, `advertise`, `rank`, `cache_bytes`).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of a mon; may be given several times.
-    #[arg(long = "mon", value_name = "HOST:PORT")]
+    /// Addresses of the mons, host:port, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
     mons: Vec<String>,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -28,9 +29,9 @@ struct Flags {
     /// Which rank to serve.
     #[arg(long)]
     rank: Option<u32>,
-    /// Memory for cached metadata and small files, in MiB.
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
-    cache_mib: Option<u64>,
+    /// Memory for cached metadata and small files, in bytes.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
+    cache_bytes: Option<u64>,
 }
 
 impl Flags {
@@ -48,12 +49,22 @@ impl Flags {
         config.listen = self.listen.unwrap_or(config.listen);
         config.advertise = self.advertise.unwrap_or(config.advertise);
         config.rank = self.rank.unwrap_or(config.rank);
-        config.cache_bytes = self.cache_mib.map_or(config.cache_bytes, |mib| mib << 20);
+        config.cache_bytes = self.cache_bytes.unwrap_or(config.cache_bytes);
         Ok(config)
     }
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pando-mds: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let config = Flags::parse().into_config()?;
@@ -64,8 +75,10 @@ fn main() -> anyhow::Result<()> {
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let env = Env::system();
-    let rank = config.rank;
-    let handle = pando_mds::start(config, env.clone()).await.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let (rank, mons) = (config.rank, config.mons.join(", "));
+    let handle = pando_mds::start(config, env.clone())
+        .await
+        .with_context(|| format!("cannot start rank {rank} with the mons at {mons} (see --mon)"))?;
     println!("pando-mds: rank {rank} listens on {}", handle.address());
     tokio::task::spawn_local(stop_on_signal(env.shutdown));
     handle.join().await;

@@ -29,7 +29,7 @@ struct Flags {
     advertise: Option<String>,
     /// Data directory.
     #[arg(long)]
-    data: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
     /// A member of the group, this one included, as ID=HOST:PORT. Once for each; none for a single mon.
     #[arg(long = "peer", value_name = "ID=HOST:PORT")]
     peers: Vec<String>,
@@ -63,7 +63,7 @@ struct File {
     id: Option<u64>,
     listen: Option<SocketAddr>,
     advertise: Option<String>,
-    data: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
     peers: BTreeMap<String, String>,
     cluster_id: Option<String>,
     expected_osds: Option<u32>,
@@ -105,7 +105,7 @@ fn parse_cluster_id(text: &str) -> anyhow::Result<[u8; 16]> {
 fn config(flags: Flags) -> anyhow::Result<Config> {
     let file = flags.config.as_ref().map(read_file).transpose()?.unwrap_or_default();
     let listen = flags.listen.or(file.listen).context("no address to listen on: --listen 127.0.0.1:7300")?;
-    let data = flags.data.or(file.data).context("no data directory: --data DIR")?;
+    let data = flags.data_dir.or(file.data_dir).context("no data directory: --data-dir DIR")?;
     let mut config = Config::new(flags.id.or(file.id).unwrap_or(1), listen, Storage::Dir(data));
     config.advertise = flags.advertise.or(file.advertise);
     config.peers = peers(&flags.peers, file.peers)?;
