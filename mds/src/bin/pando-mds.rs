@@ -78,7 +78,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (rank, mons) = (config.rank, config.mons.join(", "));
     let handle = pando_mds::start(config, env.clone())
         .await
-        .with_context(|| format!("cannot start rank {rank} with the mons at {mons} (see --mon)"))?;
+        .with_context(|| format!("cannot start rank {rank} with the mons at {mons} (see --mons)"))?;
     println!("pando-mds: rank {rank} listens on {}", handle.address());
     tokio::task::spawn_local(stop_on_signal(env.shutdown));
     handle.join().await;
