@@ -70,6 +70,12 @@ impl Namespace {
         }
     }
 
+    /// Memory from now on, in bytes; [`evict`](Self::evict) brings a lower budget about.
+    pub fn set_budget(&mut self, bytes: u64) {
+        self.config.budget_bytes = bytes;
+        self.cache.set_budget(bytes);
+    }
+
     /// What statfs says: bytes of the data pool.
     pub fn set_space(&mut self, total: u64, used: u64) {
         self.space = (total, used);

@@ -149,6 +149,11 @@ impl Cache {
         }
     }
 
+    pub fn set_budget(&mut self, bytes: u64) {
+        self.budget = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.futile = 0;
+    }
+
     fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence

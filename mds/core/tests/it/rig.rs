@@ -366,11 +366,14 @@ impl Rig {
     }
 
     pub fn list(&mut self, path: &str) -> Vec<String> {
-        match self.ok(readdir(path, "", 0)) {
-            Reply::Readdir(reply) => {
-                reply.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect()
+        let (mut names, mut after) = (Vec::<String>::new(), String::new());
+        loop {
+            let Reply::Readdir(page) = self.ok(readdir(path, &after, 0)) else { panic!("wrong reply") };
+            names.extend(page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()));
+            if page.end {
+                return names;
             }
-            other => panic!("{other:?}"),
+            after = names.last().expect("a page that is not the last has entries").clone();
         }
     }
 
