@@ -109,3 +109,26 @@ async fn nobody_there_is_an_error_with_a_deadline() {
     assert!(Client::connect("").await.is_err());
     assert!(Client::connect("no address").await.is_err());
 }
+
+#[tokio::test]
+async fn large_files_outlive_a_crash_of_an_osd() {
+    let options = Options { osds: 3, replicas: 3, lease_millis: Some(500), ..Options::default() };
+    let mut cluster = within(LocalCluster::start(options.memory())).await.expect("a cluster");
+    let client = Client::connect(&cluster.mon_addresses()).await.expect("a client");
+    let writer = tokio::spawn({
+        let client = client.clone();
+        async move {
+            for number in 0..30 {
+                client.write(format!("/{number}"), pattern(number, 300_000)).await.unwrap();
+            }
+        }
+    });
+    within(async { while !client.try_exists("/5").await.unwrap() {} }).await;
+    cluster.kill_osd(1).await.unwrap();
+    within(writer).await.unwrap();
+    for number in 0..30 {
+        let read = within(client.read(format!("/{number}"))).await.unwrap();
+        assert!(read == pattern(number, 300_000), "I1: file {number}");
+    }
+    crate::end(cluster, client).await;
+}
