@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `configure` | what a new configuration does |
 //! | `requests` | clients' requests at the primary: order, fences, windows, reads |
+//! | `forget` | windows of ended sessions and tombstones go |
 //! | `replicate` | the log at the primary: submitting, acknowledging, deciding |
 //! | `peers` | the primary's view of the others: probing, resending, catching up by log |
 //! | `sync` | bringing another copy to the primary's content, range by range |
 //! | `member` | a copy that follows a primary |
 
 mod configure;
+mod forget;
 mod member;
 mod peers;
 mod replicate;
@@ -90,7 +92,7 @@ struct Primary {
     /// Ticket of the load of sessions that counts.
     loading_sessions: u64,
     /// Reads not answered yet.
-    reads: FxHashMap<Token, Read>,
+    reads: BTreeMap<Token, Read>,
     /// Those of them that are being evaluated.
     executing: Vec<Token>,
     /// Reads and copies that keep writes out, having been overtaken too often.
@@ -103,6 +105,17 @@ struct Primary {
     windows: Option<BTreeMap<ClientId, (Window, u64)>>,
     /// Objects known to be tombstones, and the client id below which all sessions must have ended.
     tombstones: BTreeMap<ObjectKey, u64>,
+    /// The walk that finds those of earlier times.
+    walk: Walk,
+}
+
+/// A walk over all objects, in search of tombstones; one for each time as primary.
+enum Walk {
+    /// Goes on after this object at the next tick.
+    At(Option<ObjectKey>),
+    /// A page is being read.
+    Reading(u64),
+    Done,
 }
 
 enum Waiter {
@@ -276,7 +289,7 @@ impl Primary {
             held: VecDeque::new(),
             loading: FxHashMap::default(),
             loading_sessions: 0,
-            reads: FxHashMap::default(),
+            reads: BTreeMap::new(),
             executing: Vec::new(),
             barriers: 0,
             records: BTreeMap::new(),
@@ -285,6 +298,7 @@ impl Primary {
             headers: Cache::new(headers),
             windows: None,
             tombstones: BTreeMap::new(),
+            walk: Walk::At(None),
         }
     }
 }

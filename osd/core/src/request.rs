@@ -9,7 +9,7 @@ use crate::fence::Fence;
 use crate::message::{Message, PageQuery};
 use crate::{Change, ObjectHeader, ObjectKey};
 
-/// Names a request until it is answered.
+/// Names a request until it is answered. 0 is the machine itself.
 pub type Token = u64;
 
 /// Membership of a PG, from the map.
@@ -54,6 +54,8 @@ pub enum Request {
     Mutate(Mutation),
     /// A read; answered by [`Action::Fetch`].
     Read(Reads),
+    /// The machine's own: forgets a tombstone, if it still is one. Not answered.
+    Reap(ObjectKey),
 }
 
 /// One atomic batch of records.
@@ -167,6 +169,13 @@ pub enum Action {
     /// Read all records from [`keys::REPLICATED`](crate::keys::REPLICATED) to
     /// [`keys::SESSIONS_END`](crate::keys::SESSIONS_END), then call [`Pg::sessions_loaded`](crate::Pg::sessions_loaded) with the ticket.
     LoadSessions(u64),
+    /// List objects after this one, then call [`Pg::tombstones_listed`](crate::Pg::tombstones_listed).
+    ListTombstones {
+        /// To be given back.
+        ticket: u64,
+        /// `None`: from the first on.
+        after: Option<ObjectKey>,
+    },
     /// Read own content, then call [`Pg::page`](crate::Pg::page).
     Page {
         /// To be given back.

@@ -60,7 +60,7 @@ impl Window {
     }
 
     pub(crate) fn decode(mut value: Bytes) -> Option<Self> {
-        if value.len() < 9 || (value.len() - 1) % 8 != 0 || value.get_u8() != FORMAT {
+        if value.len() < 9 || !(value.len() - 1).is_multiple_of(8) || value.get_u8() != FORMAT {
             return None;
         }
         let low_water = value.get_u64();

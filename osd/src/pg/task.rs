@@ -9,7 +9,9 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use pando_osd_core::{Action, Change, Load, Loaded, Page, PageQuery, Pg, Reply, Request, Stored, Token, Verdict, keys};
+use pando_osd_core::{
+    Action, Change, Load, Loaded, ObjectKey, Page, PageQuery, Pg, Reply, Request, Stored, Token, Verdict, keys,
+};
 use pando_proto::osd::{CommitOutcome, CommitResponse, RaiseFenceResponse, TrimResponse, WriteResponse};
 use pando_proto::{Error, OsdId, PgId, Reason};
 use rustc_hash::FxHashMap;
@@ -36,6 +38,8 @@ const BEHIND: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(500);
 /// A transaction from this size on waits for room at the disk first.
 const LARGE: usize = 64 << 10;
+/// Objects listed at once.
+const LIST: usize = 1000;
 const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
 
 /// Starts the task of a placement group.
@@ -120,6 +124,7 @@ enum Done {
     Fetched(Vec<(Token, Result<Answer, Error>)>),
     Loaded(u64, Load, Result<Loaded, Error>),
     Sessions(u64, Result<Vec<(Bytes, Bytes)>, Error>),
+    Tombstones(u64, Result<(Vec<(ObjectKey, u64)>, Option<ObjectKey>), Error>),
     Page(u64, Option<Page>),
     Confirmed,
 }
@@ -242,6 +247,11 @@ impl Task {
             }
             Done::Loaded(ticket, load, result) => self.pg.loaded(ticket, load, result),
             Done::Sessions(ticket, result) => self.pg.sessions_loaded(ticket, result),
+            Done::Tombstones(ticket, Ok((found, next))) => self.pg.tombstones_listed(ticket, found, next),
+            Done::Tombstones(ticket, Err(error)) => {
+                tracing::warn!(pg = %self.id, %error, "cannot list objects to find what may be forgotten");
+                self.pg.tombstones_listed(ticket, Vec::new(), None);
+            }
             Done::Page(ticket, page) => self.pg.page(ticket, page),
             Done::Confirmed => {}
         }
@@ -292,6 +302,7 @@ impl Task {
                     }
                     Action::Load { ticket, load } => self.load(ticket, load),
                     Action::LoadSessions(ticket) => self.load_sessions(ticket),
+                    Action::ListTombstones { ticket, after } => self.list_tombstones(ticket, after),
                     Action::Page { ticket, query } => self.page(ticket, query),
                     Action::Confirm(osd) => self.confirm(osd),
                 }
@@ -304,7 +315,7 @@ impl Task {
 
     async fn submit(&mut self, changes: Vec<Change>, number: usize) {
         let bytes: usize = changes.iter().map(change_bytes).sum();
-        if bytes >= LARGE || number % TURN == 0 {
+        if bytes >= LARGE || number.is_multiple_of(TURN) {
             // An error shows again when the transaction is submitted.
             let _ = self.osd.commits.ready().await;
         }
@@ -354,6 +365,19 @@ impl Task {
                 }
             };
             Done::Sessions(ticket, osd.reads.run(read).await.map_err(engine_error))
+        }));
+    }
+
+    fn list_tombstones(&mut self, ticket: u64, after: Option<ObjectKey>) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let list = move |engine: &dyn crate::engine::Engine| engine.list_objects(pg, after, LIST);
+            let listed = osd.reads.run(list).await.map_err(engine_error).map(|objects| {
+                let next = (objects.len() == LIST).then(|| objects.last().map(|(object, _)| *object)).flatten();
+                let dead = objects.into_iter().filter(|(_, header)| header.deleted);
+                (dead.map(|(object, header)| (object, header.sessions_before)).collect(), next)
+            });
+            Done::Tombstones(ticket, listed)
         }));
     }
 

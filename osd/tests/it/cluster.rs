@@ -59,6 +59,11 @@ impl Node {
         self.thread.take().unwrap().join().unwrap();
     }
 
+    /// Waits until it has stopped by itself.
+    pub fn joined(mut self) {
+        self.thread.take().unwrap().join().unwrap();
+    }
+
     pub fn stop(mut self) {
         self.env.shutdown.stop();
         self.thread.take().unwrap().join().unwrap();

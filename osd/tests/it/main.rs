@@ -1,6 +1,7 @@
 //! A mon and OSDs in one process, through gRPC.
 
 mod cluster;
+mod faults;
 mod hostile;
 mod objects;
 mod records;

@@ -132,13 +132,12 @@ impl Pg {
                 self.reply(token, Err(error.clone()));
             }
         }
-        let mut reads: Vec<_> = primary.reads.into_keys().collect();
-        reads.sort_unstable();
+        let reads = primary.reads.into_keys();
         let mut loading: Vec<_> =
             primary.loading.into_values().flat_map(|(_, waiting)| waiting).map(|(token, _)| token).collect();
         loading.sort_unstable();
         let held = primary.held.into_iter().map(|(token, _)| token);
-        for token in reads.into_iter().chain(loading).chain(held) {
+        for token in reads.chain(loading).chain(held) {
             self.reply(token, Err(error.clone()));
         }
     }

@@ -116,6 +116,7 @@ impl Pg {
             self.send(osd, Body::Probe { ticket });
         }
         self.forget_ended_sessions();
+        self.walk_on();
     }
 
     fn probe(&mut self, osd: OsdId) {

@@ -13,8 +13,6 @@ use bytes::Bytes;
 
 /// After so many times overtaken by writes a read keeps them out.
 const PATIENCE: u8 = 3;
-/// Records and tombstones of ended sessions that go in one write.
-const FORGET_AT_ONCE: usize = 256;
 
 impl Pg {
     /// Takes a request; it is answered by an action, now or later.
@@ -45,7 +43,7 @@ impl Pg {
         }
     }
 
-    fn may_write(&self) -> bool {
+    pub(super) fn may_write(&self) -> bool {
         match &self.role {
             Role::Primary(primary) => {
                 primary.barriers == 0 && self.stored.position.seq - primary.decided < MAX_IN_FLIGHT
@@ -87,6 +85,7 @@ impl Pg {
             Request::Commit(batch) => self.run_batch(token, batch),
             Request::RaiseFence { shard, subtree, epoch } => self.run_raise(token, shard, subtree, epoch),
             Request::Mutate(mutation) => self.run_mutation(token, mutation),
+            Request::Reap(object) => self.run_reap(object),
             Request::Read(reads) => {
                 let Some(primary) = self.primary() else { return };
                 primary.reads.insert(token, Read { reads, tries: 0, dirty: false, barrier: false });
@@ -193,7 +192,7 @@ impl Pg {
         }
     }
 
-    fn load(&mut self, load: Load, token: Token, request: Request) {
+    pub(super) fn load(&mut self, load: Load, token: Token, request: Request) {
         let ticket = self.ticket();
         let Some(primary) = self.primary() else { return };
         let (_, waiting) = primary.loading.entry(load).or_insert((ticket, Vec::new()));
@@ -268,44 +267,6 @@ impl Pg {
                 primary.stage = Stage::Broken;
                 self.refuse_held(&error);
             }
-        }
-    }
-
-    /// Drops the windows of sessions that ended, and tombstones that no living session can be late for.
-    pub(super) fn forget_ended_sessions(&mut self) {
-        let sessions = self.sessions.clone();
-        let decided_all = self.may_write();
-        let Some(primary) = self.primary() else { return };
-        if primary.stage != Stage::Active || !decided_all {
-            return;
-        }
-        let Some(windows) = &mut primary.windows else { return };
-        let ended = |client: &ClientId| client.0 < sessions.next_client_id && !sessions.live.contains(client);
-        let gone: Vec<_> = windows.keys().copied().filter(ended).take(FORGET_AT_ONCE).collect();
-        let mut changes: Vec<_> = gone.iter().map(|client| Change::Delete { key: keys::session(*client) }).collect();
-        for client in gone {
-            windows.remove(&client);
-        }
-        let oldest = sessions.live.first().map_or(sessions.next_client_id, |client| client.0);
-        let dead: Vec<_> = primary
-            .tombstones
-            .iter()
-            .filter(|(object, before)| **before <= oldest && !primary.objects.contains_key(object))
-            .map(|(object, _)| *object)
-            .take(FORGET_AT_ONCE)
-            .collect();
-        for object in &dead {
-            primary.tombstones.remove(object);
-            changes.push(Change::Forget { object: *object });
-        }
-        if changes.is_empty() {
-            return;
-        }
-        let seq = self.submit(changes, None);
-        let durable = self.durable;
-        let Some(primary) = self.primary() else { return };
-        for object in dead {
-            primary.headers.put(object, None, seq, durable);
         }
     }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_osd_core::{
-    Action, Batch, Body, Change, Configuration, Entry, Fence, Load, Loaded, Message, Pg, Position, Reads, Reply,
-    Request, Stored, Verdict, keys,
+    Action, Batch, Body, Change, Configuration, Entry, Fence, Load, Loaded, Message, ObjectHeader, ObjectKey, Pg,
+    Position, Reads, Reply, Request, Sessions, Stored, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
-use pando_proto::{OsdId, PgId, Reason, ShardId, SubtreeId};
+use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
 
 const PG: PgId = PgId { pool: METADATA_POOL, index: 0 };
 const SHARD: ShardId = ShardId(1);
@@ -307,4 +307,43 @@ fn a_superseded_primary_stops_at_once() {
     assert_eq!((first.reason, second.reason), (Reason::NotOwner, Reason::NotOwner));
     assert_eq!(pg.fetched(2), Verdict::Drop);
     assert!(!pg.status().active);
+}
+
+#[test]
+fn r22_tombstones_and_windows_go_when_no_session_can_be_late() {
+    let sessions_of = |epoch, live: &[u64]| {
+        let live = live.iter().copied().map(ClientId).collect();
+        Arc::new(Sessions { epoch: Epoch(epoch), live, next_client_id: 3 })
+    };
+    let object = ObjectKey { ino: Ino(9), index: 0 };
+    let mut pg = alone();
+    pg.set_sessions(sessions_of(2, &[1, 2]));
+    pg.tick();
+    let actions = pg.take_actions();
+    let [Action::ListTombstones { ticket, after: None }] = actions[..] else { panic!("{actions:?}") };
+    // One of an earlier time: the listing is older than what may have happened since, so it is looked at again.
+    pg.tombstones_listed(ticket, vec![(object, 3)], None);
+    pg.tick();
+    assert_eq!(pg.take_actions(), []);
+    pg.set_sessions(sessions_of(3, &[]));
+    let actions = pg.take_actions();
+    let [Action::Load { ticket, load }] = actions[..] else { panic!("{actions:?}") };
+    let header = ObjectHeader { size: 0, generation: 4, deleted: true, sessions_before: 3 };
+    pg.loaded(ticket, load, Ok(Loaded::Header(Some(header))));
+    assert_eq!(pg.take_actions(), [with(vec![Change::Forget { object }], stored(1, 1, 1))]);
+}
+
+#[test]
+fn a_tombstone_that_came_to_life_is_not_forgotten() {
+    let object = ObjectKey { ino: Ino(9), index: 0 };
+    let mut pg = alone();
+    pg.tick();
+    let actions = pg.take_actions();
+    let [Action::ListTombstones { ticket, .. }] = actions[..] else { panic!("{actions:?}") };
+    pg.tombstones_listed(ticket, vec![(object, 0)], None);
+    pg.tick();
+    let actions = pg.take_actions();
+    let [Action::Load { ticket, load }] = actions[..] else { panic!("{actions:?}") };
+    pg.loaded(ticket, load, Ok(Loaded::Header(Some(ObjectHeader { size: 5, ..ObjectHeader::default() }))));
+    assert_eq!(pg.take_actions(), []);
 }

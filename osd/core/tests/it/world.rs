@@ -67,6 +67,7 @@ enum Job {
     Fetch(Token),
     Load(u64, Load),
     Sessions(u64),
+    Tombstones(u64, Option<ObjectKey>),
     Page(u64, PageQuery),
 }
 
@@ -229,6 +230,14 @@ impl World {
                 node.pg.loaded(ticket, load, Ok(loaded));
             }
             Job::Sessions(ticket) => node.pg.sessions_loaded(ticket, Ok(node.disk.sessions())),
+            Job::Tombstones(ticket, after) => {
+                let later = node.disk.objects.iter().filter(|(object, _)| after.is_none_or(|after| **object > after));
+                let page: Vec<_> = later.take(2).collect();
+                let next = (page.len() == 2).then(|| *page[1].0);
+                let dead = page.iter().filter(|(_, (header, _))| header.deleted);
+                let dead = dead.map(|(object, (header, _))| (**object, header.sessions_before)).collect();
+                node.pg.tombstones_listed(ticket, dead, next);
+            }
             Job::Page(ticket, query) => {
                 // What another write changes meanwhile may or may not be seen: here it is not.
                 let page = node.disk.page(&query);
@@ -444,6 +453,7 @@ impl World {
                     Action::Fetch(token) => node.jobs.push(Job::Fetch(token)),
                     Action::Load { ticket, load } => node.jobs.push(Job::Load(ticket, load)),
                     Action::LoadSessions(ticket) => node.jobs.push(Job::Sessions(ticket)),
+                    Action::ListTombstones { ticket, after } => node.jobs.push(Job::Tombstones(ticket, after)),
                     Action::Page { ticket, query } => node.jobs.push(Job::Page(ticket, query)),
                     Action::Confirm(joiner) => {
                         let config = node.pg.status().config;
