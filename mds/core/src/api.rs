@@ -91,6 +91,8 @@ pub enum FollowUp {
     /// Delete or cut objects as the purge record says, then commit its removal
     /// ([`Namespace::purge_done`](crate::Namespace::purge_done)). With `from > 0` the ino stays blocked for data
     /// operations until then, and the reply waits for it as well.
+    /// With `from == 0` all objects go; if the ino lives on, it does so in a generation above that of the deletes:
+    /// the reply need not wait, only a next purge of the same ino does.
     Purge(Ino, PurgeRecord),
 }
 

@@ -191,10 +191,22 @@ fn truncate_down_cuts_objects_before_it_is_answered() {
 }
 
 #[test]
+fn truncate_by_a_few_bytes_cuts_them_too() {
+    let (mut rig, _) = large();
+    rig.ok(resize("f", 197));
+    rig.ok(resize("f", 200));
+    assert_eq!(content(&mut rig, "f")[195..], [7, 7, 0, 0, 0]);
+}
+
+#[test]
 fn truncate_to_nothing_brings_a_file_home() {
     let (mut rig, ino) = large();
     rig.ok(resize("f", 0));
     assert_eq!(placement(&mut rig, "f").home(), DataHome::Inline);
+    let pending = rig.pending.back().unwrap();
+    let purge = pending.writes.iter().find(|write| write.key == Key::Purge(ino)).unwrap();
+    let record: PurgeRecord = prost::Message::decode(&purge.value.as_ref().unwrap()[1..]).unwrap();
+    assert!(placement(&mut rig, "f").generation > record.generation, "R22: new objects are above the deletes");
     // The next content does not wait for the purge, and survives it.
     rig.write("f", b"new");
     assert!(rig.ns.is_blocked(ino));
