@@ -15,13 +15,14 @@ use pando_proto::osd::record_service_server::RecordServiceServer;
 use pando_proto::osd::replication_service_server::ReplicationServiceServer;
 use pando_proto::{Error, MAX_MESSAGE_BYTES, OsdId, Reason};
 use pando_rpc::{Env, Lease};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Storage};
 use crate::engine::{self, Directory, Engine, EngineError, GroupCommit, ReadPool};
 use crate::links::Links;
 use crate::pg::MapView;
-use crate::pgs::Osd;
+use crate::pgs::{Osd, ROOM_KIB};
 use crate::services::objects::Objects;
 use crate::services::records::Records;
 use crate::services::replication::Replication;
@@ -135,10 +136,14 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         links: Links::new(Arc::clone(&env.net)),
         shutdown: env.shutdown.clone(),
         header_cache: config.header_cache,
+        room: Arc::new(Semaphore::new(ROOM_KIB)),
         failure: Arc::default(),
         pgs: RwLock::new(BTreeMap::new()),
         view: Mutex::new(MapView::new(Arc::clone(&map))),
     });
+    let stored = osd.reads.run(|engine| engine.pgs()).await.map_err(storage_error)?;
+    // Also those that have no place here any more: what is left of them is to go.
+    stored.into_iter().for_each(|pg| drop(osd.open(pg)));
     osd.map_changed(MapView::new(map)).await;
     let told = Arc::clone(&space);
     let usage = move || (told.total.load(Ordering::Relaxed), told.used.load(Ordering::Relaxed));

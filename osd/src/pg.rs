@@ -1,9 +1,10 @@
-//! One placement group: the task that owns it, what it is asked, and its reads.
+//! One placement group: the task that owns it, what it is asked, and what it waits for.
 
 pub(crate) mod content;
 pub(crate) mod fetch;
 pub(crate) mod input;
+mod jobs;
 mod task;
 
-pub(crate) use input::{Answer, Call, Client, Input, MapView, Responder};
+pub(crate) use input::{Answer, Call, Client, Input, MapView, Responder, Room};
 pub(crate) use task::spawn;

@@ -8,12 +8,15 @@ use pando_mon_client::{MapWatch, MonClient};
 use pando_osd_core::Message;
 use pando_proto::{Epoch, Error, OsdId, PgId, Reason};
 use pando_rpc::{Lease, Shutdown};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::engine::{GroupCommit, ReadPool};
 use crate::links::Links;
-use crate::pg::{self, Client, Input, MapView};
+use crate::pg::{self, Client, Input, MapView, Room};
 use crate::wire;
+
+/// Memory for requests that are not answered yet, in units of 1 KiB.
+pub(crate) const ROOM_KIB: usize = 256 << 10;
 
 /// One OSD.
 pub(crate) struct Osd {
@@ -27,6 +30,7 @@ pub(crate) struct Osd {
     pub links: Links,
     pub shutdown: Shutdown,
     pub header_cache: usize,
+    pub room: Arc<Semaphore>,
     pub failure: Arc<OnceLock<Error>>,
     pub pgs: RwLock<BTreeMap<PgId, mpsc::Sender<Input>>>,
     pub view: Mutex<Arc<MapView>>,
@@ -44,6 +48,16 @@ impl Osd {
         self.shutdown.stop();
     }
 
+    /// Takes a share of the memory for requests.
+    pub fn room(&self, bytes: usize) -> Result<Room, Error> {
+        // Requests are smaller than 4 TiB.
+        let units = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX);
+        Arc::clone(&self.room)
+            .try_acquire_many_owned(units)
+            .map(Arc::new)
+            .map_err(|_| Error::new(Reason::Overloaded, "this OSD has too much to do: try again"))
+    }
+
     /// The newest map, as the placement groups see it.
     pub fn view(&self) -> Arc<MapView> {
         Arc::clone(&self.view.lock().unwrap_or_else(PoisonError::into_inner))
@@ -58,7 +72,7 @@ impl Osd {
     }
 
     /// The task of a placement group, made if need be; `None` if the map knows no such group.
-    fn open(self: &Arc<Self>, pg: PgId) -> Option<mpsc::Sender<Input>> {
+    pub fn open(self: &Arc<Self>, pg: PgId) -> Option<mpsc::Sender<Input>> {
         if let Some(sender) = self.sender(pg) {
             return Some(sender);
         }

@@ -20,7 +20,8 @@ type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send + '
 async fn unary(osd: &std::sync::Arc<Osd>, call: Result<check::Checked, Error>) -> Result<Answer, Error> {
     let call = call?;
     let (sender, receiver) = oneshot::channel();
-    let client = Client { map_epoch: call.map_epoch, call: call.call, responder: Responder::Unary(sender) };
+    let room = osd.room(call.bytes)?;
+    let client = Client { map_epoch: call.map_epoch, call: call.call, responder: Responder::Unary(sender), room };
     osd.dispatch(call.pg, vec![client]).await;
     let stopping = || Error::new(pando_proto::Reason::Unavailable, "this OSD is stopping");
     receiver.await.unwrap_or_else(|_| Err(stopping()))

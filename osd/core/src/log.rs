@@ -26,6 +26,11 @@ impl Log {
         self.entries.push_back((entry, weight));
     }
 
+    /// What it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Forgets old entries; `decided` is the last that all members hold.
     pub(crate) fn trim(&mut self, decided: u64) {
         while self.entries.len() > KEEP_ENTRIES || self.bytes > KEEP_BYTES {

@@ -38,8 +38,12 @@ use peers::Peer;
 
 /// Writes that may wait for members at once; more wait their turn.
 const MAX_IN_FLIGHT: u64 = 4096;
+/// Bytes of the log; it holds what is in flight, and little more.
+const MAX_LOG_BYTES: usize = 64 << 20;
 /// Requests that wait for their turn; more are refused.
 const MAX_HELD: usize = 8192;
+/// Objects given up in one transaction.
+const DISCARD_AT_ONCE: usize = 64;
 /// Fences kept in memory per PG.
 const FENCES: usize = 16 << 10;
 
@@ -246,6 +250,31 @@ impl Pg {
         }
         self.member_drained();
         self.advance();
+    }
+
+    /// Whether this copy has no place in the configuration and yet content: it may be given up, if the map shows that
+    /// others hold the PG.
+    pub fn is_leftover(&self) -> bool {
+        let content = self.stored.position != Position::default() || self.stored.incomplete;
+        matches!(self.role, Role::Outsider) && self.configuration.number >= self.stored.promised && content
+    }
+
+    /// Gives up the content of a copy that [`is_leftover`](Self::is_leftover), all its `objects` included.
+    pub fn discard(&mut self, objects: Vec<ObjectKey>) {
+        if !self.is_leftover() {
+            return;
+        }
+        self.log.clear();
+        self.stored.incomplete = true;
+        let all = crate::Change::DeleteRange { start: crate::keys::REPLICATED, end: Bytes::new() };
+        self.commit(vec![all, self.stored.to_change()], Then::Nothing);
+        for some in objects.chunks(DISCARD_AT_ONCE) {
+            let forget = some.iter().map(|object| crate::Change::Forget { object: *object });
+            self.commit(forget.collect(), Then::Nothing);
+        }
+        self.stored = Stored { promised: self.stored.promised, ..Stored::default() };
+        self.durable = 0;
+        self.commit(vec![self.stored.to_change()], Then::Nothing);
     }
 
     fn commit(&mut self, changes: Vec<crate::Change>, then: Then) {

@@ -10,7 +10,7 @@ use pando_proto::osd::{
 };
 use pando_proto::{Epoch, Error, OsdId, PgId};
 use pando_rpc::queue;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::fetch::Fetch;
 
@@ -59,7 +59,12 @@ pub(crate) struct Client {
     pub map_epoch: Epoch,
     pub call: Call,
     pub responder: Responder,
+    /// What it takes of the memory for requests, until it is answered.
+    pub room: Room,
 }
+
+/// A share of the memory for requests; many small ones have one together.
+pub(crate) type Room = Arc<OwnedSemaphorePermit>;
 
 /// A request, checked for form.
 pub(crate) enum Call {

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use pando_osd_core::{
-    Action, Change, Load, Loaded, ObjectKey, Page, PageQuery, Pg, Reply, Request, Stored, Token, Verdict, keys,
-};
+use pando_osd_core::{Action, Change, Pg, Reply, Request, Stored, Token, Verdict, keys};
 use pando_proto::osd::{CommitOutcome, CommitResponse, RaiseFenceResponse, TrimResponse, WriteResponse};
 use pando_proto::{Error, OsdId, PgId, Reason};
 use rustc_hash::FxHashMap;
@@ -19,7 +16,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::fetch::{Fetch, engine_error};
-use super::{Answer, Call, Client, Input, MapView, Responder, content};
+use super::jobs::Done;
+use super::{Answer, Call, Client, Input, MapView, Responder, Room};
 use crate::engine::commit::Submitted;
 use crate::engine::{CommitError, Transaction};
 use crate::pgs::Osd;
@@ -38,9 +36,6 @@ const BEHIND: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(500);
 /// A transaction from this size on waits for room at the disk first.
 const LARGE: usize = 64 << 10;
-/// Objects listed at once.
-const LIST: usize = 1000;
-const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
 
 /// Starts the task of a placement group.
 pub(crate) fn spawn(osd: &Arc<Osd>, id: PgId, view: Arc<MapView>) -> mpsc::Sender<Input> {
@@ -76,6 +71,7 @@ async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Rece
         open: FxHashMap::default(),
         next_token: 0,
         behind: VecDeque::new(),
+        discarding: false,
     };
     task.map(view);
     task.act().await;
@@ -114,31 +110,25 @@ async fn next_commit(commits: &mut VecDeque<Submitted>) -> Result<(), CommitErro
     }
 }
 
-enum Open {
-    Write(Responder),
-    Read(Arc<Fetch>, Responder),
+/// A request that is not answered yet; its room is free again with it.
+struct Open {
+    /// Of a read.
+    fetch: Option<Arc<Fetch>>,
+    responder: Responder,
+    _room: Room,
 }
 
-/// What a job brought.
-enum Done {
-    Fetched(Vec<(Token, Result<Answer, Error>)>),
-    Loaded(u64, Load, Result<Loaded, Error>),
-    Sessions(u64, Result<Vec<(Bytes, Bytes)>, Error>),
-    Tombstones(u64, Result<(Vec<(ObjectKey, u64)>, Option<ObjectKey>), Error>),
-    Page(u64, Option<Page>),
-    Confirmed,
-}
-
-struct Task {
-    id: PgId,
-    osd: Arc<Osd>,
-    pg: Pg,
+pub(super) struct Task {
+    pub(super) id: PgId,
+    pub(super) osd: Arc<Osd>,
+    pub(super) pg: Pg,
     view: Arc<MapView>,
     commits: VecDeque<Submitted>,
-    jobs: FuturesUnordered<BoxFuture<'static, Done>>,
+    pub(super) jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     open: FxHashMap<Token, Open>,
     next_token: Token,
     behind: VecDeque<(Instant, Client)>,
+    discarding: bool,
 }
 
 impl Task {
@@ -186,11 +176,11 @@ impl Task {
         }
         self.next_token += 1;
         let token = self.next_token;
-        let (request, open) = match client.call {
-            Call::Write(request) => (request, Open::Write(client.responder)),
-            Call::Read(fetch) => (Request::Read(fetch.reads()), Open::Read(Arc::new(fetch), client.responder)),
+        let (request, fetch) = match client.call {
+            Call::Write(request) => (request, None),
+            Call::Read(fetch) => (Request::Read(fetch.reads()), Some(Arc::new(fetch))),
         };
-        self.open.insert(token, open);
+        self.open.insert(token, Open { fetch, responder: client.responder, _room: client.room });
         self.pg.request(token, request);
     }
 
@@ -218,6 +208,26 @@ impl Task {
         }
         self.pg.set_full(self.osd.full.load(Ordering::Relaxed));
         self.pg.tick();
+        self.discard_leftover();
+    }
+
+    /// Begins to give up what is left of a placement group that others hold.
+    fn discard_leftover(&mut self) {
+        if !self.pg.is_leftover() || self.discarding || !self.is_held_by_others() || !self.osd.lease.is_valid() {
+            return;
+        }
+        self.discarding = true;
+        self.list_leftover();
+    }
+
+    /// The map shows all wanted members alive, and no place for this OSD.
+    fn is_held_by_others(&self) -> bool {
+        let map = &self.view.map;
+        let Some(pg) = map.pgs.get(&self.id) else { return false };
+        let size = map.pools.get(&self.id.pool).map_or(usize::MAX, |pool| pool.size as usize);
+        let up = |osd: &OsdId| map.osds.get(osd).is_some_and(|osd| osd.up);
+        let place = pg.members.iter().chain(&pg.joining).chain(&pg.absent).any(|osd| *osd == self.osd.me);
+        !place && pg.members.len() >= size && pg.members.iter().all(up) && !self.is_behind()
     }
 
     /// The oldest commit is durable, and perhaps those behind it.
@@ -252,6 +262,15 @@ impl Task {
                 tracing::warn!(pg = %self.id, %error, "cannot list objects to find what may be forgotten");
                 self.pg.tombstones_listed(ticket, Vec::new(), None);
             }
+            Done::Leftover(listed) => {
+                self.discarding = false;
+                if let Ok(objects) = listed
+                    && self.is_held_by_others()
+                {
+                    tracing::info!(pg = %self.id, objects = objects.len(), "giving up a copy that has moved away");
+                    self.pg.discard(objects);
+                }
+            }
             Done::Page(ticket, page) => self.pg.page(ticket, page),
             Done::Confirmed => {}
         }
@@ -272,9 +291,8 @@ impl Task {
     }
 
     fn answer(&mut self, token: Token, result: Result<Answer, Error>) {
-        match self.open.remove(&token) {
-            Some(Open::Write(responder) | Open::Read(_, responder)) => responder.answer(result),
-            None => {}
+        if let Some(open) = self.open.remove(&token) {
+            open.responder.answer(result);
         }
     }
 
@@ -296,8 +314,8 @@ impl Task {
                     Action::Send(to, message) => self.osd.send(self.id, to, message),
                     Action::Reply(token, result) => self.answer(token, result.map(answer_of)),
                     Action::Fetch(token) => {
-                        if let Some(Open::Read(fetch, _)) = self.open.get(&token) {
-                            reads.push((token, Arc::clone(fetch)));
+                        if let Some(fetch) = self.open.get(&token).and_then(|open| open.fetch.clone()) {
+                            reads.push((token, fetch));
                         }
                     }
                     Action::Load { ticket, load } => self.load(ticket, load),
@@ -320,98 +338,6 @@ impl Task {
             let _ = self.osd.commits.ready().await;
         }
         self.commits.push_back(self.osd.commits.submit(Transaction { pg: self.id, changes }));
-    }
-
-    fn fetch(&mut self, reads: Vec<(Token, Arc<Fetch>)>) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
-        let tokens: Vec<_> = reads.iter().map(|(token, _)| *token).collect();
-        self.jobs.push(Box::pin(async move {
-            let evaluate = move |engine: &dyn crate::engine::Engine| {
-                Ok(reads.into_iter().map(|(token, fetch)| (token, fetch.evaluate(engine, pg))).collect())
-            };
-            match osd.reads.run(evaluate).await {
-                Ok(results) => Done::Fetched(results),
-                Err(error) => {
-                    let error = engine_error(error);
-                    Done::Fetched(tokens.into_iter().map(|token| (token, Err(error.clone()))).collect())
-                }
-            }
-        }));
-    }
-
-    fn load(&mut self, ticket: u64, load: Load) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
-        self.jobs.push(Box::pin(async move {
-            let read = move |engine: &dyn crate::engine::Engine| match load {
-                Load::Fence(shard, subtree) => engine.get(pg, &keys::fence(shard, subtree)).map(Loaded::Fence),
-                Load::Header(object) => engine.header(pg, object).map(Loaded::Header),
-            };
-            Done::Loaded(ticket, load, osd.reads.run(read).await.map_err(engine_error))
-        }));
-    }
-
-    fn load_sessions(&mut self, ticket: u64) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
-        self.jobs.push(Box::pin(async move {
-            let read = move |engine: &dyn crate::engine::Engine| {
-                let (mut records, mut start) = (Vec::new(), keys::REPLICATED);
-                loop {
-                    let page = engine.scan(pg, &start, &keys::SESSIONS_END, 1024, 4 << 20)?;
-                    records.extend(page.records);
-                    match page.next {
-                        Some(next) => start = next,
-                        None => return Ok(records),
-                    }
-                }
-            };
-            Done::Sessions(ticket, osd.reads.run(read).await.map_err(engine_error))
-        }));
-    }
-
-    fn list_tombstones(&mut self, ticket: u64, after: Option<ObjectKey>) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
-        self.jobs.push(Box::pin(async move {
-            let list = move |engine: &dyn crate::engine::Engine| engine.list_objects(pg, after, LIST);
-            let listed = osd.reads.run(list).await.map_err(engine_error).map(|objects| {
-                let next = (objects.len() == LIST).then(|| objects.last().map(|(object, _)| *object)).flatten();
-                let dead = objects.into_iter().filter(|(_, header)| header.deleted);
-                (dead.map(|(object, header)| (object, header.sessions_before)).collect(), next)
-            });
-            Done::Tombstones(ticket, listed)
-        }));
-    }
-
-    fn page(&mut self, ticket: u64, query: PageQuery) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
-        self.jobs.push(Box::pin(async move {
-            let page = osd.reads.run(move |engine| content::page(engine, pg, &query)).await;
-            if let Err(error) = &page {
-                tracing::error!(%pg, %error, "cannot read own content to compare it with another copy");
-            }
-            Done::Page(ticket, page.ok())
-        }));
-    }
-
-    /// Tells the mon that a joiner caught up, until it knows or the configuration is another.
-    fn confirm(&mut self, joiner: OsdId) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
-        let config = self.pg.status().config;
-        self.jobs.push(Box::pin(async move {
-            while osd.map.current().pgs.get(&pg).is_some_and(|found| found.config == config) {
-                match osd.mon.confirm_member(pg, config, joiner).await {
-                    Ok(_) => break,
-                    Err(error) if error.is_retryable() && error.reason != Reason::StaleEpoch => {
-                        tracing::debug!(%pg, %joiner, %error, "the mon does not take the joiner yet");
-                    }
-                    Err(error) => {
-                        tracing::warn!(%pg, %joiner, %error, "the mon refused the joiner");
-                        break;
-                    }
-                }
-                tokio::time::sleep(CONFIRM_PAUSE).await;
-            }
-            Done::Confirmed
-        }));
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Checked {
     pub pg: PgId,
     pub map_epoch: Epoch,
     pub call: Call,
+    /// About what it takes in memory, with its answer.
+    pub bytes: usize,
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -94,6 +96,7 @@ pub(crate) fn commit(map: &ClusterMap, request: CommitRequest) -> Result<Checked
         pg: map.pg_of_shard(shard),
         map_epoch: Epoch(request.map_epoch),
         call: Call::Write(Request::Commit(batch)),
+        bytes,
     })
 }
 
@@ -107,6 +110,7 @@ pub(crate) fn raise_fence(map: &ClusterMap, request: &RaiseFenceRequest) -> Resu
         pg: map.pg_of_shard(shard),
         map_epoch: Epoch(request.map_epoch),
         call: Call::Write(Request::RaiseFence { shard, subtree, epoch: request.epoch }),
+        bytes: 0,
     })
 }
 
@@ -116,11 +120,13 @@ pub(crate) fn get(map: &ClusterMap, request: GetRequest) -> Result<Checked, Erro
         return Err(Error::new(Reason::TooLarge, format!("a get has at most {MAX_KEYS} keys")));
     }
     request.keys.iter().try_for_each(key)?;
-    let keys = request.keys.iter().map(|key| keys::record(shard, key)).collect();
+    let keys: Vec<_> = request.keys.iter().map(|key| keys::record(shard, key)).collect();
+    let bytes = keys.iter().map(Bytes::len).sum();
     Ok(Checked {
         pg: map.pg_of_shard(shard),
         map_epoch: Epoch(request.map_epoch),
         call: Call::Read(Fetch::Get { keys }),
+        bytes,
     })
 }
 
@@ -139,6 +145,7 @@ pub(crate) fn scan(map: &ClusterMap, request: &ScanRequest) -> Result<Checked, E
         pg: map.pg_of_shard(shard),
         map_epoch: Epoch(request.map_epoch),
         call: Call::Read(Fetch::Scan { start, end, limit }),
+        bytes: 0,
     })
 }
 
@@ -177,7 +184,11 @@ fn mutate(
         object,
         kind,
     };
-    Ok(Checked { pg, map_epoch: Epoch(mutation.map_epoch), call: Call::Write(Request::Mutate(request)) })
+    let bytes = match &request.kind {
+        MutationKind::Write { data, .. } => data.len(),
+        _ => 0,
+    };
+    Ok(Checked { pg, map_epoch: Epoch(mutation.map_epoch), call: Call::Write(Request::Mutate(request)), bytes })
 }
 
 fn too_large() -> Error {
@@ -209,12 +220,13 @@ pub(crate) fn read(map: &ClusterMap, request: &ReadRequest) -> Result<Checked, E
     }
     let (pg, object) = object(map, request.object)?;
     let fetch = Fetch::Read { object, offset: request.offset, length: request.length, generation: request.generation };
-    Ok(Checked { pg, map_epoch: Epoch(request.map_epoch), call: Call::Read(fetch) })
+    let bytes = request.length as usize;
+    Ok(Checked { pg, map_epoch: Epoch(request.map_epoch), call: Call::Read(fetch), bytes })
 }
 
 pub(crate) fn stat(map: &ClusterMap, request: &StatRequest) -> Result<Checked, Error> {
     let (pg, object) = object(map, request.object)?;
-    Ok(Checked { pg, map_epoch: Epoch(request.map_epoch), call: Call::Read(Fetch::Stat { object }) })
+    Ok(Checked { pg, map_epoch: Epoch(request.map_epoch), call: Call::Read(Fetch::Stat { object }), bytes: 0 })
 }
 
 pub(crate) fn list(map: &ClusterMap, request: &ListRequest) -> Result<Checked, Error> {
@@ -228,5 +240,5 @@ pub(crate) fn list(map: &ClusterMap, request: &ListRequest) -> Result<Checked, E
         limit => limit.min(MAX_LIST),
     };
     let fetch = Fetch::List { pool: request.pool, after, limit };
-    Ok(Checked { pg, map_epoch: Epoch(request.map_epoch), call: Call::Read(fetch) })
+    Ok(Checked { pg, map_epoch: Epoch(request.map_epoch), call: Call::Read(fetch), bytes: 0 })
 }

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
-use pando_proto::PgId;
 use pando_proto::osd::record_service_server::RecordService;
 use pando_proto::osd::{
     CommitRequest, CommitResponse, GetRequest, GetResponse, RaiseFenceRequest, RaiseFenceResponse, RecordFrame,
     RecordReply, RecordReplyFrame, ScanRequest, ScanResponse,
 };
+use pando_proto::{Error, PgId, Reason};
 use pando_rpc::queue;
 use prost::Message as _;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::check::Checked;
 use super::{Replies, check, mismatch, unary};
 use crate::links::FRAME_BYTES;
 use crate::pg::{Answer, Client, Responder};
@@ -47,19 +48,26 @@ impl Records {
     /// Sorts a frame's requests by placement group, and hands each group its share.
     async fn frame(&self, frame: RecordFrame, replies: &queue::Sender<RecordReply>) {
         let view = self.0.view();
-        let mut shares: BTreeMap<PgId, Vec<Client>> = BTreeMap::new();
+        let mut checked = Vec::with_capacity(frame.requests.len());
+        let mut bytes = 0;
         for request in frame.requests {
             let responder = Responder::Stream(replies.clone(), request.id);
-            let call = request.call.ok_or_else(|| {
-                pando_proto::Error::new(pando_proto::Reason::InvalidRequest, "a request without a call")
-            });
+            let call = request.call.ok_or_else(|| Error::new(Reason::InvalidRequest, "a request without a call"));
             match call.and_then(|call| check::record(&view.map, call)) {
-                Ok(checked) => {
-                    let client = Client { map_epoch: checked.map_epoch, call: checked.call, responder };
-                    shares.entry(checked.pg).or_default().push(client);
+                Ok(request) => {
+                    bytes += request.bytes;
+                    checked.push((request, responder));
                 }
                 Err(error) => responder.answer(Err(error)),
             }
+        }
+        let room = match self.0.room(bytes) {
+            Ok(room) => room,
+            Err(error) => return checked.into_iter().for_each(|(_, responder)| responder.answer(Err(error.clone()))),
+        };
+        let mut shares: BTreeMap<PgId, Vec<Client>> = BTreeMap::new();
+        for (Checked { pg, map_epoch, call, .. }, responder) in checked {
+            shares.entry(pg).or_default().push(Client { map_epoch, call, responder, room: Arc::clone(&room) });
         }
         for (pg, requests) in shares {
             self.0.dispatch(pg, requests).await;

@@ -174,21 +174,29 @@ impl Cluster {
         ObjectClient::new(Arc::clone(&self.net), self.map.clone(), self.client)
     }
 
-    /// Engines of the members of each PG hold the same, position included.
+    fn engine_of(&self, map: &ClusterMap, osd: pando_proto::OsdId) -> &dyn Engine {
+        &*self.engines[map.osds[&osd].uuid[0] as usize - 1]
+    }
+
+    /// Engines of the members of each PG hold the same.
     pub fn assert_members_equal(&self, map: &ClusterMap) {
         for (pg, found) in &map.pgs {
-            let mut contents = found.members.iter().map(|osd| {
-                // OSD ids are given in the order of the starts.
-                let at = map.osds.keys().position(|known| known == osd).unwrap();
-                let uuid = map.osds[osd].uuid[0] as usize - 1;
-                let _ = at;
-                (osd, content(&*self.engines[uuid], *pg))
-            });
+            let mut contents = found.members.iter().map(|osd| (osd, content(self.engine_of(map, *osd), *pg)));
             let (first, expected) = contents.next().expect("a PG has members");
             for (osd, found) in contents {
                 assert_eq!(found, expected, "{osd} differs from {first} in {pg}");
             }
         }
+    }
+
+    /// No engine has content of a PG that is not its own.
+    pub fn has_no_leftovers(&self, map: &ClusterMap) -> bool {
+        map.pgs.iter().all(|(pg, found)| {
+            let others = map.osds.keys().filter(|osd| !found.members.contains(osd));
+            others
+                .map(|osd| content(self.engine_of(map, *osd), *pg))
+                .all(|(records, objects)| records.is_empty() && objects.is_empty())
+        })
     }
 }
 

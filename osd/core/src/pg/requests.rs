@@ -2,7 +2,7 @@
 
 use pando_proto::{ClientId, Error, Reason, ShardId, SubtreeId};
 
-use super::{MAX_HELD, MAX_IN_FLIGHT, Pg, Primary, Read, Role, Stage, Waiter};
+use super::{MAX_HELD, MAX_IN_FLIGHT, MAX_LOG_BYTES, Pg, Primary, Read, Role, Stage, Waiter};
 use crate::fence::{Entry, Fence};
 use crate::message::change_object;
 use crate::request::{Action, Batch, Load, Loaded, Mutation, Reads, Reply, Request, Token, Verdict};
@@ -46,7 +46,9 @@ impl Pg {
     pub(super) fn may_write(&self) -> bool {
         match &self.role {
             Role::Primary(primary) => {
-                primary.barriers == 0 && self.stored.position.seq - primary.decided < MAX_IN_FLIGHT
+                primary.barriers == 0
+                    && self.stored.position.seq - primary.decided < MAX_IN_FLIGHT
+                    && self.log.bytes() < MAX_LOG_BYTES
             }
             _ => false,
         }

@@ -1,0 +1,143 @@
+//! What a placement group's task waits for beside its inputs: reads of the engine, and the mon.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pando_osd_core::{Load, Loaded, ObjectKey, Page, PageQuery, Token, keys};
+use pando_proto::{Error, OsdId, Reason};
+
+use super::fetch::{Fetch, engine_error};
+use super::task::Task;
+use super::{Answer, content};
+use crate::engine::Engine;
+
+/// Objects listed at once.
+const LIST: usize = 1000;
+const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
+
+/// Tombstones with the client id below which all sessions must have ended, and where to go on.
+pub(super) type Tombstones = (Vec<(ObjectKey, u64)>, Option<ObjectKey>);
+
+/// What a job brought.
+pub(super) enum Done {
+    Fetched(Vec<(Token, Result<Answer, Error>)>),
+    Loaded(u64, Load, Result<Loaded, Error>),
+    Sessions(u64, Result<Vec<(Bytes, Bytes)>, Error>),
+    Tombstones(u64, Result<Tombstones, Error>),
+    Leftover(Result<Vec<ObjectKey>, Error>),
+    Page(u64, Option<Page>),
+    Confirmed,
+}
+
+impl Task {
+    pub(super) fn fetch(&mut self, reads: Vec<(Token, Arc<Fetch>)>) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        let tokens: Vec<_> = reads.iter().map(|(token, _)| *token).collect();
+        self.jobs.push(Box::pin(async move {
+            let evaluate = move |engine: &dyn Engine| {
+                Ok(reads.into_iter().map(|(token, fetch)| (token, fetch.evaluate(engine, pg))).collect())
+            };
+            match osd.reads.run(evaluate).await {
+                Ok(results) => Done::Fetched(results),
+                Err(error) => {
+                    let error = engine_error(error);
+                    Done::Fetched(tokens.into_iter().map(|token| (token, Err(error.clone()))).collect())
+                }
+            }
+        }));
+    }
+
+    pub(super) fn load(&mut self, ticket: u64, load: Load) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let read = move |engine: &dyn Engine| match load {
+                Load::Fence(shard, subtree) => engine.get(pg, &keys::fence(shard, subtree)).map(Loaded::Fence),
+                Load::Header(object) => engine.header(pg, object).map(Loaded::Header),
+            };
+            Done::Loaded(ticket, load, osd.reads.run(read).await.map_err(engine_error))
+        }));
+    }
+
+    pub(super) fn load_sessions(&mut self, ticket: u64) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let read = move |engine: &dyn Engine| {
+                let (mut records, mut start) = (Vec::new(), keys::REPLICATED);
+                loop {
+                    let page = engine.scan(pg, &start, &keys::SESSIONS_END, 1024, 4 << 20)?;
+                    records.extend(page.records);
+                    match page.next {
+                        Some(next) => start = next,
+                        None => return Ok(records),
+                    }
+                }
+            };
+            Done::Sessions(ticket, osd.reads.run(read).await.map_err(engine_error))
+        }));
+    }
+
+    pub(super) fn list_tombstones(&mut self, ticket: u64, after: Option<ObjectKey>) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let list = move |engine: &dyn Engine| engine.list_objects(pg, after, LIST);
+            let listed = osd.reads.run(list).await.map_err(engine_error).map(|objects| {
+                let next = (objects.len() == LIST).then(|| objects.last().map(|(object, _)| *object)).flatten();
+                let dead = objects.into_iter().filter(|(_, header)| header.deleted);
+                (dead.map(|(object, header)| (object, header.sessions_before)).collect(), next)
+            });
+            Done::Tombstones(ticket, listed)
+        }));
+    }
+
+    pub(super) fn page(&mut self, ticket: u64, query: PageQuery) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let page = osd.reads.run(move |engine| content::page(engine, pg, &query)).await;
+            if let Err(error) = &page {
+                tracing::error!(%pg, %error, "cannot read own content to compare it with another copy");
+            }
+            Done::Page(ticket, page.ok())
+        }));
+    }
+
+    /// Tells the mon that a joiner caught up, until it knows or the configuration is another.
+    pub(super) fn confirm(&mut self, joiner: OsdId) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        let config = self.pg.status().config;
+        self.jobs.push(Box::pin(async move {
+            while osd.map.current().pgs.get(&pg).is_some_and(|found| found.config == config) {
+                match osd.mon.confirm_member(pg, config, joiner).await {
+                    Ok(_) => break,
+                    Err(error) if error.is_retryable() && error.reason != Reason::StaleEpoch => {
+                        tracing::debug!(%pg, %joiner, %error, "the mon does not take the joiner yet");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%pg, %joiner, %error, "the mon refused the joiner");
+                        break;
+                    }
+                }
+                tokio::time::sleep(CONFIRM_PAUSE).await;
+            }
+            Done::Confirmed
+        }));
+    }
+
+    pub(super) fn list_leftover(&mut self) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let list = move |engine: &dyn Engine| {
+                let mut objects = Vec::new();
+                loop {
+                    let page = engine.list_objects(pg, objects.last().copied(), LIST)?;
+                    let more = page.len() == LIST;
+                    objects.extend(page.into_iter().map(|(object, _)| object));
+                    if !more {
+                        return Ok(objects);
+                    }
+                }
+            };
+            Done::Leftover(osd.reads.run(list).await.map_err(engine_error))
+        }));
+    }
+}
