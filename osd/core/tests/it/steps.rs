@@ -347,3 +347,23 @@ fn a_tombstone_that_came_to_life_is_not_forgotten() {
     pg.loaded(ticket, load, Ok(Loaded::Header(Some(ObjectHeader { size: 5, ..ObjectHeader::default() }))));
     assert_eq!(pg.take_actions(), []);
 }
+
+#[test]
+fn r25_nothing_is_read_between_the_confirmation_of_a_joiner_and_the_map_that_tells() {
+    let mut pg = alone();
+    pg.configure(configuration(1, &[0], &[1], 1));
+    let actions = pg.take_actions();
+    let [Action::Send(OsdId(1), Message { config: 1, body: Body::Probe { ticket } })] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    let body = Body::Position { ticket: *ticket, position: Position::default(), incomplete: false };
+    pg.message(OsdId(1), Message { config: 1, body });
+    assert_eq!(pg.take_actions(), [Action::Confirm(OsdId(1))], "it holds the same: nothing");
+    // The mon may have made a configuration without this OSD, in which another primary takes writes.
+    pg.request(1, Request::Read(Reads::Keys(Vec::new())));
+    assert_eq!(pg.take_actions(), []);
+    pg.configure(configuration(2, &[1], &[], 1));
+    let actions = pg.take_actions();
+    let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(error.reason, Reason::NotOwner);
+}
