@@ -247,6 +247,14 @@ impl ClusterMap {
         crate::settings::number(name, value)
     }
 
+    /// Shards over which new directories near the root are spread: enough to keep every OSD busy, few enough that
+    /// a shard's batches hold more than one operation.
+    pub fn spread_shards(&self) -> u32 {
+        const SHARDS_PER_OSD: u32 = 4;
+        const MOST: u32 = 1024;
+        (self.osds.len() as u32).saturating_mul(SHARDS_PER_OSD).clamp(SHARDS_PER_OSD, MOST)
+    }
+
     /// Bytes of a file above which it lives in objects.
     pub fn inline_limit(&self) -> u64 {
         self.setting_u64(crate::settings::INLINE_LIMIT)

@@ -13,7 +13,9 @@ use tokio::sync::oneshot;
 
 use crate::queue;
 
-type Waiting<R> = FxHashMap<u64, oneshot::Sender<Result<R, Error>>>;
+/// Calls by id, each with where its reply goes.
+type Waiting<R> = FxHashMap<u64, Reply<R>>;
+type Reply<R> = oneshot::Sender<Result<R, Error>>;
 
 struct Shared<Q, R> {
     outgoing: queue::Sender<(u64, Q)>,

@@ -11,6 +11,8 @@ pub struct Config {
     pub budget_bytes: u64,
     /// Largest inline body, in bytes.
     pub inline_limit: u64,
+    /// Shards over which directories near the root are spread (R3: the list of a subtree is kept short).
+    pub spread_shards: u32,
     /// Bytes in one object, for files that move to objects from now on.
     pub object_size: u64,
     /// Pool of the objects of such files.
@@ -35,6 +37,7 @@ impl Default for Config {
             root: Ino::ROOT,
             budget_bytes: 256 << 20,
             inline_limit: 4096,
+            spread_shards: 64,
             object_size: 4 << 20,
             data_pool: pando_proto::ids::DATA_POOL,
             max_handles_per_session: 65_536,

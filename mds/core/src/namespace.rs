@@ -58,6 +58,11 @@ impl Namespace {
         &self.config
     }
 
+    /// Shards for new directories near the root from now on.
+    pub fn set_spread_shards(&mut self, shards: u32) {
+        self.config.spread_shards = shards;
+    }
+
     /// Largest inline body from now on, in bytes. Files that are inline and larger stay so until they are written.
     pub fn set_inline_limit(&mut self, bytes: u64) {
         self.config.inline_limit = bytes;

@@ -163,6 +163,7 @@ impl Subtree {
         }
         self.map = map;
         self.namespace.set_inline_limit(self.map.inline_limit());
+        self.namespace.set_spread_shards(self.map.spread_shards());
         self.namespace.set_object_size(self.map.object_size());
         let known = self.dedup.clients().chain(self.awaited.keys().copied());
         let mut gone: Vec<ClientId> = known.filter(|client| !self.map.session_is_live(*client)).collect();

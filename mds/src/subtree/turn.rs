@@ -48,6 +48,7 @@ impl Subtree {
             root: own.root,
             budget_bytes: cache_bytes,
             inline_limit: map.inline_limit(),
+            spread_shards: map.spread_shards(),
             object_size: map.object_size(),
             data_pool: map.data_pool(),
             ..pando_mds_core::Config::default()

@@ -11,8 +11,6 @@ use crate::resolve::Entry;
 use crate::stop::Step;
 use crate::view::View;
 
-/// Shards over which directories near the root are spread.
-const SPREAD: u64 = 64;
 /// Directories at most this deep are spread; the root has depth 0.
 const SPREAD_DEPTH: u32 = 2;
 
@@ -85,7 +83,8 @@ fn directory_shard(view: &mut View<'_>, entry: &Entry) -> Step<ShardId> {
     if depth > SPREAD_DEPTH {
         return Ok(entry.dir.shard());
     }
-    Ok(ShardId((mix(entry.dir.0, &entry.name) % SPREAD) as u16))
+    let shards = view.ns.config.spread_shards.clamp(1, pando_proto::ids::SHARDS);
+    Ok(ShardId((mix(entry.dir.0, &entry.name) % u64::from(shards)) as u16))
 }
 
 /// FNV-1a with a final mix (splitmix64), the same in every version: it decides nothing but a spread.
