@@ -4,8 +4,9 @@
 //! |---|---|
 //! | echo | 1 KiB there and back over the stream of metadata operations, no work at the server |
 //! | inline read | open + read + close of warm files of 1 KiB with the client library, same server thread |
-//! | synced commits | the records of one durable create, handed to the engine alone by group commit |
 //! | durable create | create + write + close of new files of 1 KiB with the client library, 1 replica |
+//! | synced commits | the records of durable creates, handed to the engine alone, as many in each sync as the durable creates of the same turn had |
+//! | grouped commits | the same from as many submitters as clients, none of whom has anything else to do between two commits |
 //!
 //! Every figure has the same number of clients, each with one request in flight.
 
@@ -104,21 +105,31 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut recorder = Recorder::default();
     let (mut echo, mut read, mut commit, mut create) =
         (Figure::default(), Figure::default(), Figure::default(), Figure::default());
+    let (mut grouped, mut syncs) = (Figure::default(), 0);
     let bytes_verified = AtomicU64::new(0);
     prepare(&target, options)?;
     let store = engine::Store::open(options)?;
     for turn in 0..TURNS {
         echo::measure(&cluster.mons(), options, &mut echo, &mut recorder)?;
         reads(&target, options, &mut read, &mut recorder, &mismatches, &bytes_verified)?;
-        store.measure(options, turn, &mut commit, &mut recorder)?;
+        let (created, synced) = (create.operations, cluster.syncs());
         creates(&target, options, turn, &mut create, &mut recorder)?;
+        let (created, synced) = (create.operations - created, cluster.syncs() - synced);
+        syncs += synced;
+        // Rounded up: in doubt the floor gets the larger batches.
+        store.measure_batches(options, turn, created.div_ceil(synced.max(1)), &mut commit, &mut recorder)?;
+        store.measure_grouped(options, turn, &mut grouped, &mut recorder)?;
     }
     store.close();
     let mut report = Report::new("floor", "pando (embedded, 1 replica)".into(), options.clients);
     report.latencies_us = recorder.latencies();
-    for (name, figure) in
-        [("echo", &echo), ("inline read", &read), ("synced commit", &commit), ("durable create", &create)]
-    {
+    for (name, figure) in [
+        ("echo", &echo),
+        ("inline read", &read),
+        ("durable create", &create),
+        ("synced commit", &commit),
+        ("grouped commit", &grouped),
+    ] {
         report.phases.push(PhaseReport::new(name, figure.seconds, figure.operations));
     }
     report.sum_up();
@@ -132,7 +143,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         ("synced_commits_per_s", commit.rate()),
         ("durable_create_ops_per_s", create.rate()),
         ("inline_read_ratio", ratio(&read, &echo)),
+        ("grouped_commits_per_s", grouped.rate()),
+        ("creates_per_sync", create.operations as f64 / syncs.max(1) as f64),
         ("durable_create_ratio", ratio(&create, &commit)),
+        ("durable_create_to_grouped_ratio", ratio(&create, &grouped)),
         ("checksum_mib_per_s", checksum_rate()),
     ] {
         report.extra.insert(name.into(), value.into());
@@ -147,10 +161,15 @@ pub fn table(report: &Report) -> String {
     let (commit, create) = (number("synced_commits_per_s"), number("durable_create_ops_per_s"));
     format!(
         "echo            {echo:>10.0} /s\ninline read     {read:>10.0} /s   {:.0} % of the echo rate\n\
-         synced commits  {commit:>10.0} /s\ndurable create  {create:>10.0} /s   {:.0} % of the synced commits\n\
+         synced commits  {commit:>10.0} /s   {:.1} creates a sync, as the durable creates had\n\
+         grouped commits {:>10.0} /s   from submitters without any other work\n\
+         durable create  {create:>10.0} /s   {:.0} % of the synced commits, {:.0} % of the grouped ones\n\
          checksum        {:>10.0} MiB/s\n",
         100.0 * number("inline_read_ratio"),
+        number("creates_per_sync"),
+        number("grouped_commits_per_s"),
         100.0 * number("durable_create_ratio"),
+        100.0 * number("durable_create_to_grouped_ratio"),
         number("checksum_mib_per_s")
     )
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pando_mon_client::MonClient;
+use pando_osd::engine::commit::Stats as CommitStats;
 use pando_proto::{Error, Reason};
 use pando_rpc::TcpNet;
 
@@ -30,6 +31,7 @@ pub struct LocalCluster {
     mds: BTreeMap<u32, Daemon>,
     peers: Vec<SocketAddr>,
     admin: MonClient,
+    osd_stats: start::OsdStats,
 }
 
 impl LocalCluster {
@@ -45,7 +47,8 @@ impl LocalCluster {
         let addresses = peers.iter().map(ToString::to_string).collect();
         let admin = MonClient::new(Arc::new(TcpNet), addresses)?;
         let (mons, osds, mds) = Default::default();
-        let mut cluster = Self { options, data, mons, osds, mds, peers, admin };
+        let osd_stats = start::OsdStats::default();
+        let mut cluster = Self { options, data, mons, osds, mds, peers, admin, osd_stats };
         match cluster.start_all().await {
             Ok(()) => Ok(cluster),
             Err(error) => {
@@ -83,7 +86,8 @@ impl LocalCluster {
     }
 
     fn osd(&self, osd: u32) -> start::Starting {
-        start::osd(osd, &self.mon_addresses(), self.dir(&format!("osd.{osd}")), &self.options)
+        let (dir, stats) = (self.dir(&format!("osd.{osd}")), self.osd_stats.clone());
+        start::osd(osd, &self.mon_addresses(), dir, &self.options, stats)
     }
 
     fn rank(&self, rank: u32) -> start::Starting {
@@ -110,6 +114,11 @@ impl LocalCluster {
     /// Addresses of the OSDs, by their number in this cluster.
     pub fn osd_addresses(&self) -> BTreeMap<u32, SocketAddr> {
         self.osds.iter().map(|(osd, daemon)| (*osd, daemon.address)).collect()
+    }
+
+    /// What an OSD has committed to its engine so far, for measurements.
+    pub fn commit_stats(&self, osd: u32) -> Option<CommitStats> {
+        self.osd_stats.lock().ok()?.get(&osd).map(|stats| stats.read())
     }
 
     /// A client of the mons, for administration.

@@ -1,11 +1,14 @@
 //! How each kind of daemon is configured here.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
 use pando_osd::engine::EngineOptions;
+use pando_osd::engine::commit::StatsReader;
 use pando_proto::Error;
 
 use crate::Options;
@@ -13,6 +16,9 @@ use crate::daemon::{Daemon, Joined};
 
 /// A daemon on its way.
 pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Daemon, Error>> + Send>>;
+
+/// Where each OSD's commits can be read, by its number here.
+pub(crate) type OsdStats = Arc<Mutex<BTreeMap<u32, StatsReader>>>;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
@@ -29,7 +35,7 @@ pub(crate) fn mon(mon: u32, peers: &[SocketAddr], dir: PathBuf, options: &Option
     }))
 }
 
-pub(crate) fn osd(osd: u32, mons: &[String], path: PathBuf, options: &Options) -> Starting {
+pub(crate) fn osd(osd: u32, mons: &[String], path: PathBuf, options: &Options, stats: OsdStats) -> Starting {
     let storage =
         pando_osd::Storage::Directory { path, engine: options.engine, options: EngineOptions::default() };
     let mut config = pando_osd::Config::new(mons.to_vec(), LOOPBACK, storage);
@@ -37,6 +43,9 @@ pub(crate) fn osd(osd: u32, mons: &[String], path: PathBuf, options: &Options) -
     config.host = format!("host-{osd}");
     Box::pin(Daemon::start(format!("osd.{osd}"), |env| async move {
         let handle = pando_osd::start(config, env).await?;
+        if let Ok(mut stats) = stats.lock() {
+            stats.insert(osd, handle.commit_stats());
+        }
         Ok((handle.address(), Box::pin(handle.join()) as Joined))
     }))
 }

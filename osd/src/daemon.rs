@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Storage};
+use crate::engine::commit::StatsReader;
 use crate::engine::{self, Directory, Engine, EngineError, GroupCommit, ReadPool};
 use crate::links::Links;
 use crate::pg::MapView;
@@ -37,6 +38,7 @@ pub struct Handle {
     address: SocketAddr,
     id: OsdId,
     failure: Arc<OnceLock<Error>>,
+    commit_stats: StatsReader,
     stopped: JoinHandle<()>,
 }
 
@@ -54,6 +56,11 @@ impl Handle {
     /// Why it stopped by itself; empty if it did not. Lives on after [`join`](Self::join).
     pub fn failure(&self) -> Arc<OnceLock<Error>> {
         Arc::clone(&self.failure)
+    }
+
+    /// Its commits to the engine, for measurements.
+    pub fn commit_stats(&self) -> StatsReader {
+        self.commit_stats.clone()
     }
 
     /// Ends when the OSD has stopped: after `env.shutdown`, or after a failure of its disk.
@@ -106,6 +113,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
     } else {
         GroupCommit::threaded(Arc::clone(&engine), engine::commit::Limits::default()).map_err(storage_error)?
     };
+    let commit_stats = commits.stats_reader();
     let reads = if config.inline_io {
         ReadPool::inline(Arc::clone(&engine))
     } else {
@@ -174,7 +182,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         osd.reads.close().await;
         drop(directory);
     });
-    Ok(Handle { address, id: me, failure, stopped })
+    Ok(Handle { address, id: me, failure, commit_stats, stopped })
 }
 
 fn registration(config: &Config, directory: &Directory, address: String, total_bytes: u64) -> RegisterOsdRequest {

@@ -16,7 +16,7 @@ use super::{Figure, Options, SIZE, Turn};
 use crate::content::generated;
 use crate::measure::Recorder;
 
-/// Sizes of the other values of a create: inode, dentry, completed request, fence.
+/// Sizes of the other values of a create: inodes of file and directory, dentry, completed request, fence.
 const INODE: usize = 120;
 const DENTRY: usize = 14;
 const COMPLETED: usize = 140;
@@ -47,7 +47,31 @@ impl Store {
         drop(self.directory);
     }
 
-    pub(super) fn measure(
+    /// One committer, `size` creates in each synced commit.
+    pub(super) fn measure_batches(
+        &self,
+        options: &Options,
+        turn: u32,
+        size: u64,
+        figure: &mut Figure,
+        recorder: &mut Recorder,
+    ) -> anyhow::Result<()> {
+        let (limit, start) = (Turn::new(options).limit, Instant::now());
+        let mut file = u64::from(turn) << 40 | 1 << 39;
+        while start.elapsed() < limit {
+            let batch: Vec<Transaction> = (file..file + size).map(|file| create(file % 16, file)).collect();
+            file += size;
+            let began = Instant::now();
+            self.engine.commit(&batch)?;
+            recorder.ended("synced_commit", began);
+            figure.operations += size;
+        }
+        figure.seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// As many submitters as clients, each with one create in flight.
+    pub(super) fn measure_grouped(
         &self,
         options: &Options,
         turn: u32,
@@ -89,7 +113,7 @@ async fn submit(
         let transaction = create(client, u64::from(turn) << 40 | file);
         let began = Instant::now();
         commit.submit(transaction).await?;
-        recorder.ended("synced_commit", began);
+        recorder.ended("grouped_commit", began);
         if start.elapsed() >= limit {
             break;
         }
@@ -106,10 +130,13 @@ fn create(client: u64, file: u64) -> Transaction {
     };
     let changes = vec![
         put(b'i', &[ino], "", INODE),
+        put(b'i', &[client], "", INODE),
         put(b'd', &[client], &file.to_string(), DENTRY),
         put(b'b', &[ino], "", SIZE),
         put(b'q', &[1, 1, ino], "", COMPLETED),
         put(b'f', &[1], "", FENCE),
+        // The group's position in its log.
+        put(b'z', &[client], "", FENCE),
     ];
     Transaction { pg: PgId { pool: METADATA_POOL, index: (client % 16) as u32 }, changes }
 }

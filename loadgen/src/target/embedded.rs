@@ -28,6 +28,11 @@ impl Embedded {
         self.cluster.as_ref().map(|cluster| cluster.mon_addresses().join(",")).unwrap_or_default()
     }
 
+    /// Syncs of the first OSD's engine so far.
+    pub fn syncs(&self) -> u64 {
+        self.cluster.as_ref().and_then(|cluster| cluster.commit_stats(0)).map_or(0, |stats| stats.commits)
+    }
+
     /// Kills the metadata server and starts it again, with nothing in memory.
     pub fn restart_mds(&mut self) -> anyhow::Result<()> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };

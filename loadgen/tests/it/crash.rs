@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,21 +19,9 @@ use loadgen::trace::{self, PhaseName, Trace};
 const CLIENTS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The directory of the daemons' programs, built if they are not up to date.
+/// The directory of the daemons' programs: cargo puts all of a workspace beside each other.
 fn programs() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let loadgen = Path::new(env!("CARGO_BIN_EXE_loadgen"));
-        let dir = loadgen.parent().unwrap().to_owned();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "pando", "-p", "pando-mon", "-p", "pando-osd", "-p", "pando-mds"]);
-        build.arg("--target-dir").arg(dir.parent().unwrap());
-        if dir.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "the daemons do not build");
-        dir
-    })
+    Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap()
 }
 
 /// A process that is killed when it is dropped.
@@ -48,7 +35,7 @@ impl Process {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(programs().join(name));
         command.args(arguments).env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().unwrap();
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}: build the whole workspace first"));
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, receiver) = mpsc::channel();
         // Ends with the process.

@@ -274,7 +274,23 @@ impl GroupCommit {
 
     /// What was committed so far.
     pub fn stats(&self) -> Stats {
-        let counters = &self.handle.shared.counters;
+        self.stats_reader().read()
+    }
+
+    /// Tells the same without keeping the group commit open.
+    pub fn stats_reader(&self) -> StatsReader {
+        StatsReader(Arc::clone(&self.handle.shared))
+    }
+}
+
+/// Reads what a [`GroupCommit`] has committed, also after its end.
+#[derive(Clone)]
+pub struct StatsReader(Arc<Shared>);
+
+impl StatsReader {
+    /// What was committed so far.
+    pub fn read(&self) -> Stats {
+        let counters = &self.0.counters;
         Stats {
             commits: counters.commits.load(Ordering::Relaxed),
             transactions: counters.transactions.load(Ordering::Relaxed),
