@@ -32,13 +32,38 @@ impl Layout {
     pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Error> {
         std::fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
         let file = dir.join(FILE);
-        let layout = match std::fs::read_to_string(&file) {
+        let mut layout = match std::fs::read_to_string(&file) {
             Ok(text) => Self::parse(&text, &file)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::create(dir, &file, options)?,
             Err(error) => return Err(unusable(&file, &error)),
         };
         layout.check(dir, options)?;
+        layout.move_mon(dir, &file, options)?;
         Ok(layout)
+    }
+
+    /// A single mon may move to another port: it tells the map itself.
+    fn move_mon(&mut self, dir: &Path, file: &Path, options: &Options) -> Result<(), Error> {
+        if options.mon_port == 0 || self.mon_ports.first() == Some(&options.mon_port) {
+            return Ok(());
+        }
+        if self.mons > 1 {
+            let text = format!(
+                "the mons of the cluster in {} have the ports {:?}: use --mon-port {}",
+                dir.display(),
+                self.mon_ports,
+                self.mon_ports.first().copied().unwrap_or_default()
+            );
+            return Err(Error::new(Reason::InvalidRequest, text));
+        }
+        check_free(&[options.mon_port])?;
+        self.mon_ports = vec![options.mon_port];
+        self.write(dir, file)
+    }
+
+    fn write(&self, dir: &Path, file: &Path) -> Result<(), Error> {
+        let text = toml::to_string(self).map_err(|error| Error::new(Reason::Internal, error.to_string()))?;
+        write_durably(dir, file, &text).map_err(|error| unusable(file, &error))
     }
 
     fn parse(text: &str, file: &Path) -> Result<Self, Error> {
@@ -79,8 +104,9 @@ impl Layout {
             engine: options.engine.to_string(),
             mon_ports: mon_ports(options)?,
         };
-        let text = toml::to_string(&layout).map_err(|error| Error::new(Reason::Internal, error.to_string()))?;
-        write_durably(dir, file, &text).map_err(|error| unusable(file, &error))?;
+        // Before anything is made: a start that cannot work leaves nothing behind.
+        check_free(&layout.mon_ports)?;
+        layout.write(dir, file)?;
         Ok(layout)
     }
 
@@ -125,6 +151,20 @@ pub(crate) fn mon_ports(options: &Options) -> Result<Vec<u16>, Error> {
     let ports: Result<Vec<_>, _> = held.and_then(|held| held.iter().map(|socket| socket.local_addr()).collect());
     let ports = ports.map_err(|error| Error::new(Reason::Unavailable, format!("no free port: {error}")))?;
     Ok(ports.into_iter().map(|address| address.port()).collect())
+}
+
+/// Errors: the first port that another process listens on.
+fn check_free(ports: &[u16]) -> Result<(), Error> {
+    for port in ports {
+        std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, *port)).map_err(|error| {
+            let text = format!(
+                "127.0.0.1:{port} is in use by another process, or not yours to use ({error}): stop that process, or \
+                 choose another port with --mon-port (0 takes a free one)"
+            );
+            Error::new(Reason::Unavailable, text)
+        })?;
+    }
+    Ok(())
 }
 
 fn write_durably(dir: &Path, file: &Path, text: &str) -> std::io::Result<()> {

@@ -68,10 +68,14 @@ struct Shared {
     boots: AtomicU64,
 }
 
+/// One run at a time in a process: see [`align_task_ids`].
+static RUNNING: Mutex<()> = Mutex::new(());
+
 /// Runs a plan on a fresh thread of its own (tokio's and turmoil's thread-locals start afresh).
 ///
 /// Errors: what a client found wrong, with the seed to repeat it.
 pub fn run(plan: Plan) -> Result<Outcome, String> {
+    let _alone = RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let seed = plan.seed;
     let thread = std::thread::Builder::new().name(format!("sim-{seed}")).stack_size(8 << 20);
     let joined = thread.spawn(move || run_here(&plan)).map_err(|error| error.to_string())?.join();

@@ -3,7 +3,7 @@
 use pando_sim::cluster::{Plan, run};
 
 /// Seeds of the short suite; PANDO_SIM_SEEDS=N runs N instead, PANDO_SIM_SEED=S only that one.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 8;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -25,7 +25,7 @@ fn every_seed_keeps_what_was_acknowledged() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for seed in [3, 4] {
+    for seed in [3] {
         let (first, second) = (run(Plan::short(seed)), run(Plan::short(seed)));
         assert_eq!(first, second, "seed {seed}");
         assert!(first.is_ok(), "{first:?}");
