@@ -42,8 +42,7 @@ impl LocalCluster {
     pub async fn start(options: Options) -> Result<Self, Error> {
         options.check()?;
         let (data, ports) = open_data(&options)?;
-        let peers: Vec<SocketAddr> =
-            ports.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
+        let peers: Vec<SocketAddr> = ports.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
         let addresses = peers.iter().map(ToString::to_string).collect();
         let admin = MonClient::new(Arc::new(TcpNet), addresses)?;
         let (mons, osds, mds) = Default::default();

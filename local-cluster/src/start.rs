@@ -36,12 +36,11 @@ pub(crate) fn mon(mon: u32, peers: &[SocketAddr], dir: PathBuf, options: &Option
 }
 
 pub(crate) fn osd(osd: u32, mons: &[String], path: PathBuf, options: &Options, stats: OsdStats) -> Starting {
-    let storage =
-        pando_osd::Storage::Directory { path, engine: options.engine, options: EngineOptions::default() };
+    let storage = pando_osd::Storage::Directory { path, engine: options.engine, options: EngineOptions::default() };
     let mut config = pando_osd::Config::new(mons.to_vec(), LOOPBACK, storage);
     // One machine, yet a host each: replicas go to different OSDs.
     config.host = format!("host-{osd}");
-    Box::pin(Daemon::start(format!("osd.{osd}"), |env| async move {
+    Box::pin(Daemon::start(format!("osd.{osd}"), move |env| async move {
         let handle = pando_osd::start(config, env).await?;
         if let Ok(mut stats) = stats.lock() {
             stats.insert(osd, handle.commit_stats());

@@ -3,9 +3,9 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`rank`] | the life of a rank: registration, lease, taking over and losing subtrees |
-//! | [`takeover`](crate::takeover) | fences, redo records, what a new owner loads (R3, R5) |
-//! | [`subtree`] | the actor that owns a subtree: turns, fetches, commits, held replies, spill, purge |
-//! | [`session`], [`stream`], [`unary`] | clients: sessions, the stream of operations, unary methods |
+//! | `takeover` | fences, redo records, what a new owner loads (R3, R5) |
+//! | `subtree` | the actor that owns a subtree: turns, fetches, commits, held replies, spill, purge |
+//! | `session`, `stream`, `unary` | clients: sessions, the stream of operations, unary methods |
 //! | [`io`] | records, objects and mons behind small traits |
 //!
 //! What an operation means is decided in `pando-mds-core`; nothing here knows.

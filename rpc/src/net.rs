@@ -112,7 +112,9 @@ impl Net for TcpNet {
 fn bind_help(address: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("{address} is in use by another process: stop it or choose another address (port 0 takes a free one)")
+            format!(
+                "{address} is in use by another process: stop it or choose another address (port 0 takes a free one)"
+            )
         }
         io::ErrorKind::PermissionDenied => format!("no right to listen on {address}: choose a port above 1023"),
         _ => format!("cannot listen on {address}: {error}"),

@@ -42,9 +42,12 @@ impl<Q, R> Clone for Pipe<Q, R> {
     }
 }
 
+/// Requests with their ids, in the frames to send.
+pub type Outgoing<Q> = queue::Receiver<(u64, Q)>;
+
 /// A pipe, the stream of requests to send in frames of up to `max_frame`, and the end for replies.
 /// `capacity` bounds the requests that wait to be sent.
-pub fn pipe<Q, R>(capacity: usize, max_frame: usize) -> (Pipe<Q, R>, queue::Receiver<(u64, Q)>, PipeReplies<Q, R>) {
+pub fn pipe<Q, R>(capacity: usize, max_frame: usize) -> (Pipe<Q, R>, Outgoing<Q>, PipeReplies<Q, R>) {
     let (outgoing, receiver) = queue::coalescing(capacity, max_frame);
     let shared =
         Arc::new(Shared { outgoing, waiting: Mutex::new(FxHashMap::default()), closed: AtomicBool::new(false) });

@@ -121,12 +121,7 @@ fn run_here(plan: &Plan) -> Result<Outcome, String> {
     Ok(Outcome { tallies, elapsed: sim.elapsed(), faults })
 }
 
-fn drive(
-    sim: &mut Sim<'_>,
-    shared: &Shared,
-    plan: &Plan,
-    dice: &mut ChaCha8Rng,
-) -> Result<Vec<Fault>, String> {
+fn drive(sim: &mut Sim<'_>, shared: &Shared, plan: &Plan, dice: &mut ChaCha8Rng) -> Result<Vec<Fault>, String> {
     let mut schedule = Schedule::new(plan.faults, dice);
     loop {
         for fault in schedule.due(sim.elapsed()) {

@@ -81,11 +81,7 @@ pub struct SimBackend {
 impl SimBackend {
     fn state(&self) -> std::io::Result<MutexGuard<'_, State>> {
         let state = self.disk.lock();
-        if state.generation == self.generation {
-            Ok(state)
-        } else {
-            Err(std::io::Error::other("the power was cut"))
-        }
+        if state.generation == self.generation { Ok(state) } else { Err(std::io::Error::other("the power was cut")) }
     }
 }
 

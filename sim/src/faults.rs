@@ -66,7 +66,8 @@ impl Schedule {
 
     pub(crate) fn due(&mut self, now: Duration) -> Vec<Fault> {
         let mut due = Vec::new();
-        while let Some((_, fault)) = self.coming.pop_front_if(|(at, _)| *at <= now) {
+        while self.coming.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, fault)) = self.coming.pop_front() else { break };
             self.done.push(fault.clone());
             due.push(fault);
         }

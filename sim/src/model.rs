@@ -56,7 +56,11 @@ impl Model {
             self.set(name, seen.clone());
             return Ok(());
         }
-        Err(format!("{name}: saw {}, but it may only be {}", show(seen), states.iter().map(show).collect::<Vec<_>>().join(" or ")))
+        Err(format!(
+            "{name}: saw {}, but it may only be {}",
+            show(seen),
+            states.iter().map(show).collect::<Vec<_>>().join(" or ")
+        ))
     }
 
     /// All names that ever were.

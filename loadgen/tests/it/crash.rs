@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -35,7 +35,8 @@ impl Process {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(programs().join(name));
         command.args(arguments).env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}: build the whole workspace first"));
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("{name}: {error}: build the whole workspace first"));
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, receiver) = mpsc::channel();
         // Ends with the process.

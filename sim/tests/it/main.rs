@@ -25,9 +25,7 @@ fn every_seed_keeps_what_was_acknowledged() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for seed in [3] {
-        let (first, second) = (run(Plan::short(seed)), run(Plan::short(seed)));
-        assert_eq!(first, second, "seed {seed}");
-        assert!(first.is_ok(), "{first:?}");
-    }
+    let (first, second) = (run(Plan::short(4)), run(Plan::short(4)));
+    assert_eq!(first, second);
+    assert!(first.is_ok(), "{first:?}");
 }
