@@ -49,7 +49,7 @@ fn check_pg(map: &ClusterMap, id: PgId, pg: &Pg) -> Check {
     require(distinct.len() == all.len(), "no OSD twice in a PG", detail)?;
     require(all.iter().all(|osd| map.osds.contains_key(osd)), "members are known OSDs", detail)?;
     require(pg.leaving.iter().all(|osd| pg.members.contains(osd)), "only members leave", detail)?;
-    require(pg.leaving.len() <= pg.joining.len(), "who leaves is replaced", detail)?;
+    require(pg.leaving.len() <= pg.joining.len() + pg.absent.len(), "who leaves is replaced", detail)?;
     let size = map.pools.get(&id.pool).map_or(0, |pool| pool.size as usize);
     require(pg.members.len() <= size && placement::places(pg).count() <= size, "no more places than the size", detail)?;
     require((pg.config == 0) == pg.members.is_empty(), "a configuration has members", detail)?;

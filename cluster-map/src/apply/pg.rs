@@ -43,8 +43,11 @@ pub(super) fn went_down(map: &mut ClusterMap, osd: OsdId) {
             pg.joining.remove(at);
             // A confirmation that is on its way must not count after the joiner's return.
             pg.config += 1;
-            // One that was to replace a member has no place that could be kept.
-            if pg.leaving.pop().is_none() {
+            // Who replaces a member stands first, for only a PG at rest is moved: then the move is given up, and there
+            // is no place that could be kept.
+            if at < pg.leaving.len() {
+                pg.leaving.remove(at);
+            } else {
                 pg.absent.push(osd);
             }
         }
@@ -74,6 +77,7 @@ pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Ap
     let id = PgId { pool: PoolId(command.pool), index: command.index };
     let osd = OsdId(command.osd_id);
     let osds = &map.osds;
+    let size = map.pools.get(&id.pool).map_or(usize::MAX, |pool| pool.size as usize);
     let pg = map.pgs.get_mut(&id).ok_or_else(|| CommandError::Unknown(format!("PG {id}")))?;
     // The answer to the first of two equal calls may have got lost.
     if pg.members.contains(&osd) && pg.config == command.config + 1 {
@@ -88,7 +92,10 @@ pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Ap
     };
     pg.joining.remove(at);
     pg.members.push(osd);
-    if let Some(leaving) = pg.leaving.pop() {
+    // Not before all places are taken: this joiner may be another than the one that replaces it.
+    if pg.members.len() > size
+        && let Some(leaving) = pg.leaving.pop()
+    {
         pg.members.retain(|member| *member != leaving);
     }
     pg.config += 1;

@@ -154,6 +154,58 @@ fn a_joiner_that_restarts_invalidates_confirmations_under_way() {
     assert!(matches!(step(&mut map, &confirm(PG, config, OsdId(1))), Err(CommandError::Stale { .. })));
 }
 
+/// A member that dies during a move and comes back joins too: a move ends only when all places are taken.
+fn moving_and_rejoining() -> (ClusterMap, PgId, OsdId, OsdId, OsdId) {
+    let mut map = cluster(2, 2);
+    step(&mut map, &register_osd(3, 1)).unwrap();
+    let joiner = OsdId(3);
+    let (id, leaving) =
+        map.pgs.iter().find(|(_, pg)| pg.joining == [joiner]).map(|(id, pg)| (*id, pg.leaving[0])).unwrap();
+    let mate = map.pgs[&id].members.iter().copied().find(|osd| *osd != leaving).unwrap();
+    step(&mut map, &Command::OsdDown(daemon(mate.0, 1))).unwrap();
+    assert_eq!(map.pgs[&id].members, [leaving]);
+    step(&mut map, &Command::OsdUp(daemon(mate.0, 1))).unwrap();
+    assert_eq!((&map.pgs[&id].joining, &map.pgs[&id].leaving), (&vec![joiner, mate], &vec![leaving]));
+    (map, id, leaving, mate, joiner)
+}
+
+fn confirm_now(map: &mut ClusterMap, id: PgId, osd: OsdId) {
+    let config = map.pgs[&id].config;
+    step(map, &confirm(id, config, osd)).unwrap();
+}
+
+#[test]
+fn r26_a_healthy_member_leaves_only_when_all_places_are_taken() {
+    for turn in 0..2 {
+        let (mut map, id, leaving, mate, joiner) = moving_and_rejoining();
+        let (first, second) = if turn == 0 { (mate, joiner) } else { (joiner, mate) };
+        confirm_now(&mut map, id, first);
+        assert_eq!(map.pgs[&id].members, [leaving, first], "two members, not one");
+        confirm_now(&mut map, id, second);
+        assert_eq!(map.pgs[&id].members, [first, second]);
+        assert!(map.pgs[&id].leaving.is_empty());
+    }
+}
+
+#[test]
+fn r26_a_joiner_that_dies_gives_up_its_own_move_only() {
+    let (mut map, id, leaving, mate, joiner) = moving_and_rejoining();
+    step(&mut map, &Command::OsdDown(daemon(mate.0, 1))).unwrap();
+    let pg = &map.pgs[&id];
+    assert_eq!((&pg.joining, &pg.leaving, &pg.absent), (&vec![joiner], &vec![leaving], &vec![mate]));
+    // The move alone: nobody leaves before the other place is taken too.
+    confirm_now(&mut map, id, joiner);
+    assert_eq!(map.pgs[&id].members, [leaving, joiner]);
+    step(&mut map, &Command::OsdUp(daemon(mate.0, 1))).unwrap();
+    confirm_now(&mut map, id, mate);
+    assert_eq!(map.pgs[&id].members, [joiner, mate]);
+
+    let (mut map, id, _, mate, joiner) = moving_and_rejoining();
+    step(&mut map, &Command::OsdDown(daemon(joiner.0, 1))).unwrap();
+    let pg = &map.pgs[&id];
+    assert_eq!((pg.joining.as_slice(), pg.leaving.len(), pg.absent.len()), ([mate].as_slice(), 0, 0));
+}
+
 #[test]
 fn an_osd_that_stays_away_is_replaced_and_balanced_in_again_when_it_returns() {
     let mut map = cluster(4, 3);
