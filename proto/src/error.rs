@@ -256,7 +256,7 @@ impl Error {
         let mut metadata = HashMap::new();
         metadata.insert("errno".to_owned(), self.errno.name().to_owned());
         if let Some(path) = &self.path {
-            metadata.insert("path".to_owned(), path.escape_ascii().to_string());
+            metadata.insert("path".to_owned(), shown(path));
         }
         if let Some(rank) = self.rank {
             metadata.insert("rank".to_owned(), rank.to_string());
@@ -313,6 +313,15 @@ impl From<Error> for tonic::Status {
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
         Self::from_tonic(&status)
+    }
+}
+
+/// A path as it travels: escaped, and cut where the trailers of a reply would outgrow what gRPC clients accept (8 KiB).
+fn shown(path: &[u8]) -> String {
+    const MOST: usize = 1024;
+    match path.get(..MOST) {
+        Some(start) if path.len() > MOST => format!("{}...", start.escape_ascii()),
+        _ => path.escape_ascii().to_string(),
     }
 }
 

@@ -88,7 +88,7 @@ impl Daemons {
         let dir = dir.to_owned();
         let mon_address = format!("127.0.0.1:{}", free_port());
         let data = dir.join("mon");
-        let flags = format!("--listen {mon_address} --expected-osds 3 --replicas 3 --data {}", data.display());
+        let flags = format!("--listen {mon_address} --expected-osds 3 --replicas 3 --data-dir {}", data.display());
         let mon = Process::start("pando-mon", &dir.join("mon.log"), "serves on", &words(&flags));
         let osds = (0..3).map(|osd| Self::osd(&dir, &mon_address, osd)).collect();
         let mds = Self::mds(&dir, &mon_address);
@@ -102,7 +102,7 @@ impl Daemons {
     }
 
     fn mds(dir: &Path, mon: &str) -> Process {
-        Process::start("pando-mds", &dir.join("mds.log"), "listens on", &words(&format!("--mon {mon}")))
+        Process::start("pando-mds", &dir.join("mds.log"), "listens on", &words(&format!("--mons {mon}")))
     }
 }
 

@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use crate::message::Entry;
 use crate::{Change, Position};
 
 /// Decided entries that are kept for members that return soon.
 const KEEP_ENTRIES: usize = 1024;
 const KEEP_BYTES: usize = 1 << 20;
+/// Larger pieces are most of the frame that they came in, and do not stay long.
+const DETACH_UP_TO: usize = 256 << 10;
 
 /// A run of entries, each following the one before.
 #[derive(Default)]
@@ -21,6 +25,7 @@ impl Log {
         if self.entries.back().is_some_and(|(last, _)| last.position != entry.previous) {
             self.clear();
         }
+        let entry = detached(entry);
         let weight = entry.changes.iter().map(weight).sum::<usize>() + 64;
         self.bytes += weight;
         self.entries.push_back((entry, weight));
@@ -65,6 +70,26 @@ impl Log {
         self.entries.clear();
         self.bytes = 0;
     }
+}
+
+/// The same with buffers of its own. What comes from the network is a slice of the frame it came in, and a frame may
+/// be megabytes: a few bytes kept here would keep all of it.
+fn detached(mut entry: Entry) -> Entry {
+    let own = |bytes: &mut Bytes| {
+        if bytes.len() <= DETACH_UP_TO {
+            *bytes = Bytes::copy_from_slice(bytes);
+        }
+    };
+    for change in &mut entry.changes {
+        match change {
+            Change::Put { key, value } => [key, value].into_iter().for_each(own),
+            Change::Delete { key } => own(key),
+            Change::DeleteRange { start, end } => [start, end].into_iter().for_each(own),
+            Change::Write { data, .. } => own(data),
+            _ => {}
+        }
+    }
+    entry
 }
 
 fn weight(change: &Change) -> usize {

@@ -40,3 +40,10 @@ fn broken_escapes_do_not_panic() {
     }
     assert_eq!(unescape("\\x41\\\\n"), b"A\\n");
 }
+
+#[test]
+fn a_huge_path_is_cut_before_it_outgrows_the_trailers() {
+    let status = Error::posix(Errno::ENAMETOOLONG).at(vec![0xff; 5_000_000]).to_tonic();
+    assert!(status.details().len() < 8 << 10, "{}", status.details().len());
+    assert_eq!(Error::from_tonic(&status).errno, Errno::ENAMETOOLONG);
+}
