@@ -59,6 +59,9 @@ pub enum Outcome {
     NeedInos(ShardId),
     /// The file outgrows its inline limit and has to move to objects first (R24); nothing was done.
     NeedSpill(Ino),
+    /// What somebody was granted above the file's size and never reported has to go first (R23). The change does
+    /// that, in a batch of its own: commit it, do its follow-up, wait as for `Wait`, apply the operation again.
+    CutFirst(Ino, Change),
     /// Decided.
     Done(Done),
 }
@@ -91,8 +94,8 @@ pub enum FollowUp {
     /// Delete or cut objects as the purge record says, then commit its removal
     /// ([`Namespace::purge_done`](crate::Namespace::purge_done)). With `from > 0` the ino stays blocked for data
     /// operations until then, and the reply waits for it as well.
-    /// With `from == 0` all objects go; if the ino lives on, it does so in a generation above that of the deletes:
-    /// the reply need not wait, only a next purge of the same ino does.
+    /// With `from == 0` all objects go: the reply need not wait. If the ino lives on, it is empty or inline, and
+    /// what would make objects visible (grants, extension, spill, a next purge) waits.
     Purge(Ino, PurgeRecord),
 }
 

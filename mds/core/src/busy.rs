@@ -7,7 +7,7 @@ pub(crate) enum Busy {
     Spill,
     /// Its objects are cut at the new size (R22): no data operations.
     Cut,
-    /// Objects of an earlier generation are purged; data goes on in the next generation,
-    /// but no other purge may begin.
+    /// All objects are purged. The file goes on empty or inline; nothing is granted in objects, or shown of them,
+    /// and no other purge begins.
     Purge,
 }

@@ -1,5 +1,7 @@
 //! Sizes and homes of file data, shared by the operations.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use pando_proto::mds::{DataHome, PurgeRecord};
 use pando_proto::{Errno, Ino};
@@ -36,7 +38,7 @@ pub(crate) fn check_readable(view: &View<'_>, ino: Ino) -> Step<()> {
     }
 }
 
-/// A purge of the ino may begin.
+/// Objects may be granted and shown, and a purge of the ino may begin: none is outstanding.
 pub(crate) fn check_idle(view: &View<'_>, ino: Ino) -> Step<()> {
     if view.ns.busy.contains_key(&ino) { Err(Stop::Wait(ino)) } else { Ok(()) }
 }
@@ -74,6 +76,7 @@ pub(crate) fn set_size(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u
         let body = view.body(ino, inode)?;
         view.put_body(ino, resized(&body, size));
     } else if inode.size == 0 {
+        check_idle(view, ino)?;
         to_objects(view, inode);
     } else {
         return Err(need_spill(view, ino, inode));
@@ -112,48 +115,70 @@ pub(crate) fn overlaid(body: &Bytes, offset: usize, data: &Bytes) -> Bytes {
 }
 
 fn set_size_in_objects(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u64) -> Step<()> {
-    // Ranges reserved for appends are void now (their reports carry the old truncate_seq): the next goes to the new end.
-    view.change_handle(HandleChange::Append(ino, 0));
     if size == 0 {
         // Back to inline: a file that is rewritten whole finds its right home anew.
         purge_all(view, ino, inode, true)?;
         inode.home = DataHome::Inline as i32;
         inode.inline_version += 1;
-        inode.truncate_seq += 1;
+        void_reports(view, ino, inode);
         inode.max_size = 0;
-    } else if size < inode.size || size > inode.size && inode.max_size > inode.size {
-        // Extension, too, first cuts what was granted and never reported (R23): a dead
-        // writer's bytes must not show. A live writer's report carries the old truncate_seq and is
-        // ignored; it writes again under the new generation.
-        cut(view, ino, inode, size.min(inode.size))?;
+    } else if size < inode.size {
+        cut(view, ino, inode, size)?;
+    } else if size > inode.size {
+        // Extension first cuts what was granted and never reported (R23): a dead writer's bytes
+        // must not show. A live writer's report carries the old truncate_seq and is ignored; it writes again
+        // under the new generation.
+        if inode.max_size > inode.size {
+            return Err(Stop::CutFirst(ino));
+        }
+        check_idle(view, ino)?;
     }
     inode.size = size;
     Ok(())
 }
 
-/// Objects at and above `from` go, under a new generation (R22).
-pub(crate) fn cut(view: &mut View<'_>, ino: Ino, inode: &mut Inode, from: u64) -> Step<()> {
-    if from == 0 {
-        inode.truncate_seq += 1;
-        purge_all(view, ino, inode, true)?;
-        inode.max_size = 0;
-        return Ok(());
-    }
-    check_idle(view, ino)?;
+/// Size reports under way are ignored from now on (R23), and with them the ranges reserved for appends: the next
+/// append goes to the end.
+fn void_reports(view: &mut View<'_>, ino: Ino, inode: &mut Inode) {
     inode.truncate_seq += 1;
-    inode.generation += 1;
+    view.change_handle(HandleChange::Append(ino, 0));
+}
+
+/// [`Stop::CutFirst`]: objects above the size go.
+pub(crate) fn cut_unreported(view: &mut View<'_>, ino: Ino) -> Step<()> {
+    check_idle(view, ino)?;
+    let mut inode = (*view.inode(ino)?).clone();
+    let size = inode.size;
+    if size == 0 {
+        purge_all(view, ino, &mut inode, true)?;
+        void_reports(view, ino, &mut inode);
+        inode.max_size = 0;
+    } else {
+        cut(view, ino, &mut inode, size)?;
+    }
+    inode.version += 1;
+    view.put_inode(ino, Arc::new(inode));
+    Ok(())
+}
+
+/// Objects at and above `from`, which is not 0, go (R22). The file lives on above the generation of the trims.
+fn cut(view: &mut View<'_>, ino: Ino, inode: &mut Inode, from: u64) -> Step<()> {
+    check_idle(view, ino)?;
+    void_reports(view, ino, inode);
     if inode.max_size > from {
-        let record = purge_record(inode, from, inode.generation);
+        let record = purge_record(inode, from, inode.generation + 1);
         view.put_record(Key::Purge(ino), Some(encode(&record)));
         view.follow_up(FollowUp::Purge(ino, record));
         view.set_busy(ino, Some(Busy::Cut));
     }
+    inode.generation += 2;
     inode.max_size = inode.max_size.min(from);
     Ok(())
 }
 
-/// All objects of the file go; it lives on (`lives`) in a generation above that of the deletes, so that new
-/// objects may be written before those are done.
+/// All objects of the file go. If it lives on (`lives`), it does so in a generation above that of the deletes, and
+/// new objects are granted only when those are done: an object that still lives has no higher generation
+/// to keep a delete off, and shows its old bytes.
 pub(crate) fn purge_all(view: &mut View<'_>, ino: Ino, inode: &mut Inode, lives: bool) -> Step<()> {
     if inode.max_size > 0 {
         check_idle(view, ino)?;
@@ -173,20 +198,20 @@ fn purge_record(inode: &Inode, from: u64, generation: u64) -> PurgeRecord {
 }
 
 /// Allows objects up to `size` (R23). `first`: the caller's handle has no grant yet.
-/// What somebody else was granted and left unreported is cut first, unless a writer may still report it.
+/// What somebody else was granted and left unreported is cut first, unless a writer may still report it; and an
+/// outstanding purge ends first, as it would take what is written now. The grant is in a later batch of
+/// the same shard than the removal of `p/`: after a restart no purge meets what was written under it.
 pub(crate) fn grant(view: &mut View<'_>, ino: Ino, inode: &mut Inode, size: u64, first: bool) -> Step<bool> {
     if size > view.ns.config.max_file_size {
         return Err(Errno::EFBIG.into());
     }
-    let mut changed = false;
     if first && inode.max_size > inode.size && view.ns.handles.granted(ino) == 0 {
-        let from = inode.size;
-        cut(view, ino, inode, from)?;
-        changed = true;
+        return Err(Stop::CutFirst(ino));
     }
-    if size > inode.max_size {
-        inode.max_size = size;
-        changed = true;
+    if size <= inode.max_size {
+        return Ok(false);
     }
-    Ok(changed)
+    check_idle(view, ino)?;
+    inode.max_size = size;
+    Ok(true)
 }

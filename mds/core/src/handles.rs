@@ -25,6 +25,10 @@ struct Count {
     orphan: bool,
     /// End of what was reserved for appends to objects.
     append_end: u64,
+    /// That is all that is reserved: nothing of the time before a restart counts any more.
+    appends_known: bool,
+    /// A handle of the time before a restart came back.
+    reclaimed: bool,
 }
 
 /// A change of the table, part of a [`Memory`](crate::Memory).
@@ -78,6 +82,12 @@ impl Handles {
         self.inodes.get(&ino).map_or(0, |count| count.append_end)
     }
 
+    /// Appends may have been told ranges before a restart, by holders that came back or still may (`grace`).
+    pub fn appends_are_unknown(&self, ino: Ino, grace: bool) -> bool {
+        let count = self.inodes.get(&ino).copied().unwrap_or_default();
+        !count.appends_known && (count.reclaimed || grace)
+    }
+
     pub fn apply(&mut self, change: HandleChange) {
         match change {
             HandleChange::Open(client, number, handle) => self.open(client, number, handle),
@@ -98,6 +108,7 @@ impl Handles {
             HandleChange::Append(ino, end) => {
                 if let Some(count) = self.inodes.get_mut(&ino) {
                     count.append_end = end;
+                    count.appends_known = true;
                 }
             }
         }
@@ -109,6 +120,8 @@ impl Handles {
             let count = self.inodes.entry(handle.ino).or_default();
             count.all += 1;
             count.granted += u32::from(handle.granted);
+            // Only such a handle is granted from the start.
+            count.reclaimed |= handle.granted;
         }
     }
 

@@ -145,7 +145,7 @@ pub(crate) fn decode_inode(ino: Ino, value: &[u8]) -> Result<Inode, Error> {
     // An intent without its owner (R24): its objects belong to nobody and are purged through the `p/`
     // record that was written with it. What comes next is above the generation of that purge.
     if inode.spill_generation != 0 {
-        inode.generation = inode.generation.max(inode.spill_generation + 1);
+        inode.generation = inode.generation.max(inode.spill_generation + 2);
         inode.spill_generation = 0;
     }
     Ok(inode)

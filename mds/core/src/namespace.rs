@@ -121,6 +121,11 @@ impl Namespace {
         self.deferred.extend(memory.deferred);
     }
 
+    /// Ranges above the size may have been handed out to appends that this incarnation does not know of.
+    pub(crate) fn appends_are_unknown(&self, ino: Ino) -> bool {
+        self.handles.appends_are_unknown(ino, self.grace)
+    }
+
     fn set_busy(&mut self, ino: Ino, busy: Option<Busy>) {
         let before = match busy {
             Some(busy) => self.busy.insert(ino, busy),

@@ -96,7 +96,8 @@ impl Namespace {
             from: 0,
             generation: done.spill_generation + 1,
         };
-        done.generation = done.spill_generation + 1;
+        // Above the purge, as after any other.
+        done.generation = done.spill_generation + 2;
         done.spill_generation = 0;
         done.max_size = 0;
         done.home = DataHome::Inline as i32;

@@ -13,6 +13,8 @@ pub(crate) enum Stop {
     NeedInos(ShardId),
     /// The file has to move to objects first.
     NeedSpill(Ino),
+    /// What was granted above the file's size and never reported has to be cut first (R23).
+    CutFirst(Ino),
     /// Fails with this errno; the path is added at the end.
     Posix(Errno),
     /// Fails with a longer story.

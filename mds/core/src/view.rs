@@ -356,6 +356,21 @@ impl<'a> View<'a> {
         (!idle).then_some(Change { writes, memory, follow_up })
     }
 
+    /// Instead of what was staged: the cut that has to come first. In a batch of its own, as the operation, once
+    /// remembered in `q/`, would be answered after a restart before the cut is done again.
+    fn cut_first(self, ino: Ino) -> Outcome {
+        let mut view = View::new(self.ns, self.ctx);
+        let step = crate::data::cut_unreported(&mut view, ino);
+        match (step, view.take_change()) {
+            (Ok(()), Some(change)) => Outcome::CutFirst(ino, change),
+            (Err(Stop::Error(error)), _) => {
+                Outcome::Done(Done { result: Err(*error), reads: view.reads, change: None })
+            }
+            (Err(Stop::Missing), _) => Outcome::Missing(view.missing),
+            _ => Outcome::Wait(ino),
+        }
+    }
+
     /// The outcome of an operation.
     pub fn finish(mut self, step: Step<OperationResult>, path: &Bytes) -> Outcome {
         let result = match step {
@@ -367,6 +382,7 @@ impl<'a> View<'a> {
             Err(Stop::Wait(ino)) => return Outcome::Wait(ino),
             Err(Stop::NeedInos(shard)) => return Outcome::NeedInos(shard),
             Err(Stop::NeedSpill(ino)) => return Outcome::NeedSpill(ino),
+            Err(Stop::CutFirst(ino)) => return self.cut_first(ino),
             Err(Stop::Posix(errno)) => Error::posix(errno).at(path.as_ref()),
             Err(Stop::Error(error)) => *error,
         };

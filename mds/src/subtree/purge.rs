@@ -6,11 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use pando_mds_core::api::FollowUp;
-use pando_proto::Ino;
+use pando_mds_core::api::{Change, FollowUp};
 use pando_proto::mds::PurgeRecord;
 use pando_proto::osd::{ObjectId, TrimKind};
+use pando_proto::{Ino, Reason};
 
+use super::commit::Then;
+use super::job::Job;
 use super::{Event, Subtree};
 use crate::io::Objects;
 
@@ -25,6 +27,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// `p/` records in the pool, and drains at the rate of the data pool.
 #[derive(Default)]
 pub(super) struct Purges {
+    /// Of files that live on: what is done to them may wait for it. They go first.
+    urgent: VecDeque<(Ino, PurgeRecord)>,
     waiting: VecDeque<(Ino, PurgeRecord)>,
     running: usize,
 }
@@ -46,13 +50,26 @@ impl Subtree {
     }
 
     pub(super) fn add_purge(&mut self, ino: Ino, record: PurgeRecord) {
-        self.purges.waiting.push_back((ino, record));
+        let urgent = self.namespace.is_blocked(ino);
+        let purges = &mut self.purges;
+        if urgent { &mut purges.urgent } else { &mut purges.waiting }.push_back((ino, record));
         self.start_purges();
+    }
+
+    /// What was granted above a file's size goes, in a batch of its own; then the operation runs again (R23).
+    pub(super) fn cut_first(&mut self, job: Job, ino: Ino, change: Change) {
+        let follow_ups = change.follow_up.clone();
+        if let Some(batch) = self.admit_own(change) {
+            for FollowUp::Purge(ino, record) in follow_ups {
+                self.after_durable(batch, Then::Purge(ino, record));
+            }
+        }
+        self.wait_for_ino(job, ino);
     }
 
     pub(super) fn start_purges(&mut self) {
         while self.purges.running < MAX_RUNNING
-            && let Some((ino, record)) = self.purges.waiting.pop_front()
+            && let Some((ino, record)) = self.purges.urgent.pop_front().or_else(|| self.purges.waiting.pop_front())
         {
             self.purges.running += 1;
             let objects = Rc::clone(&self.outside.objects);
@@ -63,6 +80,8 @@ impl Subtree {
         }
     }
 
+    /// The trims are durable, or refused because the object is of a later life. The ino is unblocked before the
+    /// removal of `p/` is durable: what is granted from now on is in a later batch of the same shard.
     pub(super) fn purged(&mut self, ino: Ino) {
         self.purges.running -= 1;
         let change = self.namespace.purge_done(ino);
@@ -94,10 +113,15 @@ async fn purge(objects: Rc<dyn Objects>, ino: Ino, record: PurgeRecord) {
     stream::iter(trims).buffer_unordered(TRIMS).collect::<()>().await;
 }
 
-/// Repeats until it is done: an object that is not deleted is space lost (I7).
+/// Repeats until it is done: an object that is not deleted is space lost (I7). An object of a higher generation was
+/// trimmed before, and belongs to what came after: another owner has done this purge (R22).
 async fn trim(objects: &Rc<dyn Objects>, object: ObjectId, generation: u64, kind: TrimKind, offset: u64) {
     let mut backoff = BACKOFF_MIN;
     while let Err(error) = objects.trim(object, generation, kind, offset).await {
+        if error.reason == Reason::StaleGeneration {
+            tracing::info!(ino = object.ino, index = object.index, generation, "a purge that was done before");
+            return;
+        }
         tracing::warn!(ino = object.ino, index = object.index, %error, "a purge is repeated");
         tokio::time::sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);

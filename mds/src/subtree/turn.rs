@@ -250,6 +250,7 @@ impl Subtree {
             Outcome::Wait(ino) => self.wait_for_ino(job, ino),
             Outcome::NeedInos(shard) => self.need_inos(job, shard),
             Outcome::NeedSpill(ino) => self.need_spill(job, ino),
+            Outcome::CutFirst(ino, change) => self.cut_first(job, ino, change),
         }
     }
 

@@ -117,3 +117,60 @@ fn a_truncation_is_answered_when_the_objects_are_cut() {
         rank.stop().await;
     });
 }
+
+#[test]
+fn new_objects_wait_for_the_purge_of_the_old_ones() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let (ino, placement) = outgrow(&mut client, "file", 1).await;
+        // Trims fail long enough for the grant to meet the purge.
+        world.objects.fail_trims(1);
+        client.call(truncate("file", 0)).await.unwrap();
+        assert!(world.objects.object(ino, 0).is_some(), "the truncation does not wait for the purge");
+        let size = placement.object_size;
+        let Reply::GrantSize(reply) = client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!(world.objects.object(ino, 0), None, "R22: what is written now is not deleted any more");
+        assert_eq!(reply.placement.unwrap().max_size, size);
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn what_was_granted_and_never_reported_is_cut_before_the_next_grant() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let (ino, placement) = outgrow(&mut client, "file", 1).await;
+        let size = placement.object_size * 2;
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        world.objects.put(ino, 0, placement.generation, b"smallunreported");
+        world.objects.put(ino, 1, placement.generation, b"unreported");
+        client.call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None })).await.unwrap();
+        client.call(open("file", 2, &READ_WRITE)).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 2, size })).await.unwrap();
+        assert_eq!(world.objects.object(ino, 0).unwrap().1, b"small"[..], "R23");
+        assert_eq!(world.objects.object(ino, 1), None);
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn a_purge_that_another_owner_has_done_ends() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let (ino, placement) = outgrow(&mut client, "file", 1).await;
+        world.objects.put(ino, 0, placement.generation + 9, b"later");
+        client.call(truncate("file", 0)).await.unwrap();
+        until(|| world.records.keys(|key| matches!(key, Key::Purge(_))).is_empty()).await;
+        assert_eq!(world.objects.object(ino, 0).unwrap().1, b"later"[..], "R22");
+        rank.stop().await;
+    });
+}

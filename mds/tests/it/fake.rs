@@ -244,6 +244,9 @@ impl Objects for FakeObjects {
             }
             let key = (object.ino, object.index);
             let mut written = this.written.borrow_mut();
+            if written.get(&key).is_some_and(|(made, _)| *made > generation) {
+                return Err(Error::new(Reason::StaleGeneration, "the object is of a later generation"));
+            }
             match kind {
                 TrimKind::Delete => drop(written.remove(&key)),
                 TrimKind::Truncate => {

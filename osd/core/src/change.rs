@@ -25,7 +25,7 @@ impl fmt::Display for ObjectKey {
 pub struct ObjectHeader {
     /// Bytes up to its end; holes count.
     pub size: u64,
-    /// Mutations of a lower data generation are refused (R22). Set by trims.
+    /// Mutations of a lower data generation are refused (R22). Set by trims, and by the write that makes the object.
     pub generation: u64,
     /// The object is gone and only its generation is remembered.
     pub deleted: bool,

@@ -43,8 +43,10 @@ pub(crate) fn plan(mutation: Mutation, header: Option<ObjectHeader>, next_client
         MutationKind::Write { offset, data } => {
             let mut changes = Vec::with_capacity(4);
             let mut after = alive.unwrap_or_default();
-            if alive.is_none() && header.is_some() {
-                // A tombstone comes to life under the generation of its writer.
+            if alive.is_none() && (header.is_some() || generation > 0) {
+                // A new object, and a tombstone that comes to life, are of the generation of their writer: trims of
+                // an earlier one that come late do not touch them. An object that lives keeps its own: its file
+                // may be cut elsewhere while it is written, and that cut has to get through.
                 after.generation = generation;
                 changes.push(Change::SetHeader { object, generation, deleted: false, sessions_before: 0 });
             }

@@ -9,7 +9,7 @@ use super::flag;
 use crate::data::{check_writable, clear_privileges, grant, need_spill, overlaid, to_objects};
 use crate::handles::{Handle, HandleChange};
 use crate::inode::{Inode, attr, in_objects, modified, placement, touch};
-use crate::stop::Step;
+use crate::stop::{Step, Stop};
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &WriteRequest) -> Step<WriteResponse> {
@@ -22,6 +22,10 @@ pub(crate) fn run(view: &mut View<'_>, request: &WriteRequest) -> Step<WriteResp
     check_writable(view, ino)?;
     let length = request.data.len() as u64;
     let append = request.append || handle.flags & flag::APPEND != 0;
+    if append && in_objects(&inode) && inode.max_size > inode.size && view.ns.appends_are_unknown(ino) {
+        // Ranges may have been handed out before a restart: they are voided, not handed out again (R23).
+        return Err(Stop::CutFirst(ino));
+    }
     let offset = match append {
         true if in_objects(&inode) => inode.size.max(view.ns.handles.append_end(ino)),
         true => inode.size,

@@ -34,7 +34,7 @@ struct Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let uid = prop_oneof![6 => Just(0u32), 1 => Just(1), 1 => Just(2)];
-    let step = (0u8..34, 0..PATHS.len(), 0..PATHS.len(), any::<u16>(), uid);
+    let step = (0u8..36, 0..PATHS.len(), 0..PATHS.len(), any::<u16>(), uid);
     prop::collection::vec(step.prop_map(|(what, a, b, x, uid)| Step { what, a, b, x, uid }), 1..120)
 }
 
@@ -184,6 +184,7 @@ impl World {
             27 => self.begin_late(step),
             28 => self.rig.end_late(),
             29 | 30 => (0..x % 4).for_each(|_| self.rig.durable()),
+            34 => self.rig.purge(),
             31 => {
                 self.rig.ns.evict(usize::from(x % 1000));
             }
@@ -381,6 +382,8 @@ impl World {
         }
         self.rig.model.close_all(None);
         self.rig.flush();
+        self.rig.purge();
+        self.rig.flush();
         check_store(&self.rig);
         self.check_budget();
         assert_eq!(self.rig.ns.usage().pinned_bytes, 0, "nothing is dirty, open or pinned");
@@ -404,7 +407,7 @@ fn check_attr(attr: &Attr, model: &Model, id: Id) {
 /// The records are those of the model, and no others (I7).
 fn check_store(rig: &Rig) {
     let mut left = rig.store.clone();
-    let mut objects = rig.objects.clone();
+    let mut objects = rig.objects.inos();
     let mut seen = std::collections::BTreeMap::new();
     let mut todo = vec![(Ino::ROOT, ROOT)];
     while let Some((ino, id)) = todo.pop() {
@@ -427,7 +430,8 @@ fn check_store(rig: &Rig) {
             let content = match body {
                 Some(value) => <BodyRecord as prost::Message>::decode(&value[1..]).unwrap().data.to_vec(),
                 None => {
-                    let (generation, mut bytes) = objects.remove(&ino).unwrap_or_default();
+                    objects.remove(&ino);
+                    let (generation, mut bytes) = rig.objects.file(ino);
                     assert!(bytes.is_empty() || record.home() == DataHome::Objects, "I7: objects of an inline file");
                     assert!(generation <= record.generation && bytes.len() as u64 <= record.max_size);
                     bytes.resize(record.size as usize, 0);
@@ -477,6 +481,7 @@ fn check_record(record: &InodeRecord, model: &Model, id: Id) {
 fn run(steps: Vec<Step>, budget_bytes: u64) {
     let config = Config { budget_bytes, ..config() };
     let mut world = World { rig: Rig::new(config.clone()), config };
+    world.rig.late_purges = true;
     for step in steps {
         world.step(step);
     }

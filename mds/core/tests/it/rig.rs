@@ -1,6 +1,6 @@
-//! A small shell: fetches from a map, commits to it late, spills and purges at once.
+//! A small shell: fetches from a map, commits to it late, spills at once, purges at once or late.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use pando_mds_core::api::{BatchId, Change, Context, Fetch, FetchToken, Fetched, FollowUp, Outcome, Write};
@@ -30,14 +30,82 @@ pub struct Pending {
 
 pub type Store = BTreeMap<Bytes, Bytes>;
 
-/// Objects of a file as one run of bytes: (generation, bytes).
-pub type Objects = BTreeMap<Ino, (u64, Vec<u8>)>;
+/// An object as the OSD keeps it: only trims, and the write that makes it, set its generation.
+#[derive(Clone, Debug, Default)]
+struct Object {
+    generation: u64,
+    deleted: bool,
+    bytes: Vec<u8>,
+}
+
+/// The data pool.
+#[derive(Clone, Debug, Default)]
+pub struct Objects(BTreeMap<(Ino, u64), Object>);
+
+impl Objects {
+    /// False: refused as stale (R22).
+    pub fn write(&mut self, ino: Ino, index: u64, generation: u64, offset: usize, data: &[u8]) -> bool {
+        let object = self.0.entry((ino, index)).or_insert(Object { deleted: true, ..Object::default() });
+        if generation < object.generation {
+            return false;
+        }
+        if object.deleted {
+            *object = Object { generation, ..Object::default() };
+        }
+        let end = offset + data.len();
+        if object.bytes.len() < end {
+            object.bytes.resize(end, 0);
+        }
+        object.bytes[offset..end].copy_from_slice(data);
+        true
+    }
+
+    /// Cuts to `size`, or deletes. Refused as stale: it was done before.
+    fn trim(&mut self, ino: Ino, index: u64, generation: u64, size: Option<usize>) {
+        let object = self.0.entry((ino, index)).or_insert(Object { deleted: true, ..Object::default() });
+        if generation < object.generation {
+            return;
+        }
+        object.generation = generation;
+        match size {
+            Some(size) if !object.deleted => object.bytes.truncate(size),
+            _ => *object = Object { generation, deleted: true, bytes: Vec::new() },
+        }
+    }
+
+    fn living(&self, ino: Ino) -> impl Iterator<Item = (u64, &Object)> {
+        self.0.range((ino, 0)..=(ino, u64::MAX)).filter(|(_, o)| !o.deleted).map(|((_, index), o)| (*index, o))
+    }
+
+    /// Files with objects.
+    pub fn inos(&self) -> BTreeSet<Ino> {
+        self.0.iter().filter(|(_, object)| !object.deleted).map(|((ino, _), _)| *ino).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.inos().is_empty()
+    }
+
+    /// Highest generation of the living objects of a file, and their bytes as one run.
+    pub fn file(&self, ino: Ino) -> (u64, Vec<u8>) {
+        let (mut generation, mut bytes) = (0, Vec::new());
+        for (index, object) in self.living(ino) {
+            generation = generation.max(object.generation);
+            bytes.resize((index * OBJECT_SIZE) as usize, 0);
+            bytes.extend_from_slice(&object.bytes);
+        }
+        (generation, bytes)
+    }
+}
 
 pub struct Rig {
     pub ns: Namespace,
     pub store: Store,
     pub pending: VecDeque<Pending>,
     pub objects: Objects,
+    /// Purges that are due; done at once unless `late_purges`.
+    pub purges: VecDeque<(Ino, PurgeRecord)>,
+    pub late_purges: bool,
     pub model: Model,
     /// The model as of the last durable batch.
     pub durable_model: Model,
@@ -90,7 +158,9 @@ impl Rig {
             ns: Namespace::new(config),
             store: Store::new(),
             pending: VecDeque::new(),
-            objects: Objects::new(),
+            objects: Objects::default(),
+            purges: VecDeque::new(),
+            late_purges: false,
             model: Model::new(),
             durable_model: Model::new(),
             now: 0,
@@ -129,7 +199,7 @@ impl Rig {
         self.pending.push_back(Pending { batch, writes, follow_up, after: self.model.clone() });
     }
 
-    /// The oldest batch becomes durable, and its purges are done.
+    /// The oldest batch becomes durable, and its purges are due.
     pub fn durable(&mut self) {
         let Some(pending) = self.pending.pop_front() else { return };
         for one in &pending.writes {
@@ -138,19 +208,33 @@ impl Rig {
         self.ns.durable(pending.batch);
         self.durable_model = pending.after;
         for FollowUp::Purge(ino, record) in pending.follow_up {
-            self.purge(ino, &record);
+            self.purge_later(ino, record);
         }
     }
 
-    fn purge(&mut self, ino: Ino, record: &PurgeRecord) {
-        if let Some((generation, data)) = self.objects.get_mut(&ino)
-            && *generation < record.generation
-        {
-            assert!(data.len() as u64 <= record.max_size, "R23: objects lie below max_size");
-            data.truncate(record.from as usize);
-            if data.is_empty() {
-                self.objects.remove(&ino);
-            }
+    fn purge_later(&mut self, ino: Ino, record: PurgeRecord) {
+        self.purges.push_back((ino, record));
+        if !self.late_purges {
+            self.purge();
+        }
+    }
+
+    /// Does the purges that are due.
+    pub fn purge(&mut self) {
+        while let Some((ino, record)) = self.purges.pop_front() {
+            self.purge_one(ino, &record);
+        }
+    }
+
+    pub fn purge_one(&mut self, ino: Ino, record: &PurgeRecord) {
+        let (size, from) = (record.object_size, record.from);
+        let bytes = self.objects.file(ino).1;
+        assert!(bytes.len() as u64 <= record.max_size, "R23: objects lie below max_size");
+        if !from.is_multiple_of(size) {
+            self.objects.trim(ino, from / size, record.generation, Some((from % size) as usize));
+        }
+        for index in from.div_ceil(size)..record.max_size.div_ceil(size) {
+            self.objects.trim(ino, index, record.generation, None);
         }
         let done = self.ns.purge_done(ino);
         self.commit(done);
@@ -189,14 +273,23 @@ impl Rig {
                 Outcome::Missing(fetches) => self.fetch(waiter, &fetches),
                 Outcome::Wait(ino) => {
                     assert!(self.ns.is_blocked(ino), "Wait names a blocked ino");
-                    self.flush();
-                    assert!(!self.ns.is_blocked(ino), "the purge ended the blocking");
+                    self.unblock(ino);
+                }
+                Outcome::CutFirst(ino, change) => {
+                    self.commit(change);
+                    self.unblock(ino);
                 }
                 Outcome::NeedInos(shard) => self.add_inos(shard),
                 Outcome::NeedSpill(ino) => self.spill(ino),
             }
         }
         panic!("no progress: {operation:?}");
+    }
+
+    fn unblock(&mut self, ino: Ino) {
+        self.flush();
+        self.purge();
+        assert!(!self.ns.is_blocked(ino), "the purge ended the blocking");
     }
 
     fn fetch(&mut self, waiter: u64, fetches: &[Fetch]) {
@@ -213,12 +306,15 @@ impl Rig {
     }
 
     pub fn spill(&mut self, ino: Ino) {
+        if self.ns.is_blocked(ino) {
+            return self.unblock(ino);
+        }
         let context = self.context(ClientId(0));
         let (intent, body) = self.ns.spill_intent(ino, 1000, &context).unwrap();
         self.commit(intent);
         self.flush();
         let placement = self.inode(ino).unwrap();
-        self.objects.insert(ino, (placement.spill_generation, body.to_vec()));
+        self.put_objects(ino, placement.spill_generation, 0, &body);
         self.ns.evict(1000);
         let finish = self.ns.spill_finish(ino).unwrap();
         self.commit(finish);
@@ -236,6 +332,7 @@ impl Rig {
         self.model.close_all(None);
         self.pending.clear();
         self.late.clear();
+        self.purges.clear();
         self.ns = Namespace::new(config);
         let purges: Vec<(Ino, PurgeRecord)> = self
             .store
@@ -244,7 +341,7 @@ impl Rig {
             .collect();
         for (ino, record) in purges {
             let FollowUp::Purge(ino, record) = self.ns.recover(ino, &record);
-            self.purge(ino, &record);
+            self.purge_later(ino, record);
         }
         for ino in self.orphans() {
             self.reap(ino);
@@ -270,7 +367,7 @@ impl Rig {
                     return;
                 }
                 Outcome::Missing(fetches) => self.fetch(waiter, &fetches),
-                Outcome::Wait(_) => self.flush(),
+                Outcome::Wait(ino) => self.unblock(ino),
                 other => panic!("{other:?}"),
             }
         }
@@ -412,14 +509,21 @@ impl Rig {
     }
 
     pub fn put_objects(&mut self, ino: Ino, generation: u64, offset: u64, data: &[u8]) {
-        let (held, bytes) = self.objects.entry(ino).or_default();
-        assert!(*held <= generation, "R22: no write of an older generation");
-        *held = generation;
-        let (start, end) = (offset as usize, offset as usize + data.len());
-        if bytes.len() < end {
-            bytes.resize(end, 0);
+        assert!(self.try_put_objects(ino, generation, offset, data), "R22: no write of an older generation");
+    }
+
+    /// False if an object refused it as stale.
+    pub fn try_put_objects(&mut self, ino: Ino, generation: u64, offset: u64, data: &[u8]) -> bool {
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let within = at % OBJECT_SIZE;
+            let (part, after) = rest.split_at(rest.len().min((OBJECT_SIZE - within) as usize));
+            if !self.objects.write(ino, at / OBJECT_SIZE, generation, within as usize, part) {
+                return false;
+            }
+            (at, rest) = (at + part.len() as u64, after);
         }
-        bytes[start..end].copy_from_slice(data);
+        true
     }
 
     /// Content of a file wherever it is.
@@ -429,7 +533,8 @@ impl Rig {
         }
         self.flush();
         let attr = reply.attr.unwrap();
-        let mut bytes = self.objects.get(&Ino(attr.ino)).map_or(Vec::new(), |(_, bytes)| bytes.clone());
+        let (generation, mut bytes) = self.objects.file(Ino(attr.ino));
+        assert!(generation <= reply.placement.unwrap().generation, "R22: no object refuses the reader");
         bytes.resize(attr.size as usize, 0);
         bytes
     }

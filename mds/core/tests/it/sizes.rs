@@ -177,7 +177,7 @@ fn truncate_down_cuts_objects_before_it_is_answered() {
     let outcome = rig.ns.apply(&Operation { op: Some(read_file("f")) }, &Context { now: 1, client: ClientId(1) });
     assert!(matches!(outcome, Outcome::Wait(waits) if waits == ino));
     assert_eq!(content(&mut rig, "f"), [7; 50]);
-    assert_eq!(rig.objects[&ino].1.len(), 50);
+    assert_eq!(rig.objects.file(ino).1.len(), 50);
     // R23: a report from before is void, and so is its generation.
     let report = SizeReport { size: 200, truncate_seq: before.truncate_seq, mtime: 9 };
     let Reply::ReportSize(reply) = rig.ok(Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report) })) else {
@@ -221,7 +221,7 @@ fn objects_go_with_the_last_reference() {
     let (mut rig, ino) = large();
     rig.ok(unlink("f"));
     rig.flush();
-    assert_eq!(rig.objects.len(), 1, "still open");
+    assert_eq!(rig.objects.inos().len(), 1, "still open");
     rig.ok(close(1));
     let last = rig.pending.back().unwrap();
     let purge = last.writes.iter().find(|write| write.key == Key::Purge(ino)).unwrap();
@@ -315,4 +315,178 @@ fn a_cut_that_a_restart_interrupts_is_done_again() {
     let outcome = rig.ns.apply(&Operation { op: Some(stat("f")) }, &Context { now: 1, client: ClientId(1) });
     assert!(matches!(outcome, Outcome::Missing(_)));
     assert!(rig.ns.is_blocked(ino));
+}
+
+/// Runs `op` as its waiters would find it: blocked on `ino`.
+fn waits(rig: &mut Rig, op: Op, ino: Ino) {
+    let operation = Operation { op: Some(op) };
+    loop {
+        match rig.ns.apply(&operation, &Context { now: 1, client: ClientId(1) }) {
+            Outcome::Missing(fetches) => {
+                for fetch in &fetches {
+                    let token = rig.ns.begin_fetch(fetch);
+                    let fetched = read_store(&rig.store, rig.page, fetch);
+                    rig.ns.install(token, fetched).unwrap();
+                }
+            }
+            Outcome::Wait(waits) if waits == ino => return,
+            other => panic!("{operation:?}: {other:?}"),
+        }
+    }
+}
+
+fn grant(handle: u64, size: u64) -> Op {
+    Op::GrantSize(GrantSizeRequest { handle, size })
+}
+
+fn append(handle: u64) -> Op {
+    Op::Write(WriteRequest { handle, offset: 0, data: Bytes::from_static(&[1; 10]), append: true })
+}
+
+fn reclaim(ino: Ino, handle: u64) -> Op {
+    Op::Reclaim(ReclaimRequest { handles: vec![ReclaimedHandle { handle, ino: ino.0, flags: R | W }] })
+}
+
+#[test]
+fn new_objects_wait_for_the_purge_of_the_old_ones() {
+    for restart in [false, true] {
+        let (mut rig, ino) = large();
+        rig.late_purges = true;
+        rig.ok(resize("f", 0));
+        rig.flush();
+        assert_eq!(rig.objects.file(ino).1, [7; 200], "the purge is due");
+        if restart {
+            rig.restart(config());
+            rig.ok(reclaim(ino, 1));
+        }
+        // R22: the delete would take what is written, and old bytes would show in the holes.
+        waits(&mut rig, grant(1, 300), ino);
+        let far = WriteRequest { handle: 1, offset: 100, data: Bytes::from_static(b"far"), append: false };
+        waits(&mut rig, Op::Write(far), ino);
+        waits(&mut rig, resize("f", 100), ino);
+        rig.write_at(ClientId(1), 1, 150, &[8; 10]).unwrap();
+        let mut expected = vec![0; 150];
+        expected.extend_from_slice(&[8; 10]);
+        assert_eq!(content(&mut rig, "f"), expected);
+        rig.purge();
+        assert_eq!(content(&mut rig, "f"), expected);
+    }
+}
+
+#[test]
+fn a_delete_that_comes_late_spares_what_was_written_since() {
+    let (mut rig, ino) = large();
+    for size in [0, 50] {
+        rig.late_purges = true;
+        rig.ok(resize("f", size));
+        rig.flush();
+        let purge = rig.purges[0];
+        rig.write_at(ClientId(1), 1, 64, &[9; 100]).unwrap();
+        let before = content(&mut rig, "f");
+        // An owner of before has sent it as well.
+        rig.purge_one(purge.0, &PurgeRecord { from: 64, ..purge.1 });
+        assert_eq!((purge.0, content(&mut rig, "f")), (ino, before), "R22");
+        rig.late_purges = false;
+        rig.flush();
+    }
+}
+
+#[test]
+fn what_a_dead_writer_left_in_an_empty_file_does_not_show() {
+    for extends in [false, true] {
+        let mut rig = Rig::new(config());
+        rig.late_purges = true;
+        let hint =
+            OpenRequest { target: at("f"), handle: 1, flags: W | C, mode: 0o644, size_hint: 300, ..Default::default() };
+        let Reply::Open(reply) = rig.ok(Op::Open(hint)) else { panic!() };
+        let ino = Ino(reply.attr.unwrap().ino);
+        rig.ok(grant(1, 300));
+        rig.flush();
+        let generation = placement(&mut rig, "f").generation;
+        rig.put_objects(ino, generation, 0, &[9; 300]);
+        for gone in rig.ns.session_gone(ClientId(1)) {
+            rig.reap(gone);
+        }
+        let mut expected = vec![0; 290];
+        if extends {
+            rig.ok(resize("f", 290));
+        } else {
+            rig.run_as(ClientId(2), open("f", 1, W)).unwrap();
+            rig.write_at(ClientId(2), 1, 290, b"x").unwrap();
+            expected.push(b'x');
+        }
+        assert_eq!(content(&mut rig, "f"), expected, "R23");
+        rig.purge();
+        rig.flush();
+        assert_eq!(content(&mut rig, "f"), expected);
+    }
+}
+
+#[test]
+fn a_cut_is_never_in_the_batch_of_the_grant_after_it() {
+    let (mut rig, ino) = large();
+    rig.ok(grant(1, 300));
+    rig.flush();
+    for gone in rig.ns.session_gone(ClientId(1)) {
+        rig.reap(gone);
+    }
+    rig.run_as(ClientId(1), open("f", 1, W)).unwrap();
+    // After a restart the answer to the grant is found in `q/`, and given before the purge is done again.
+    let operation = Operation { op: Some(grant(1, 400)) };
+    let outcome = rig.ns.apply(&operation, &Context { now: 1, client: ClientId(1) });
+    let Outcome::CutFirst(cut, change) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(cut, ino);
+    assert!(matches!(change.follow_up[..], [FollowUp::Purge(..)]));
+    rig.late_purges = true;
+    rig.commit(change);
+    rig.flush();
+    let before = rig.inode(ino).unwrap();
+    assert_eq!((before.size, before.max_size), (200, 200));
+    rig.restart(config());
+    rig.ok(reclaim(ino, 1));
+    waits(&mut rig, grant(1, 400), ino);
+    rig.ok(grant(1, 400));
+    assert_eq!(placement(&mut rig, "f").max_size, 400);
+}
+
+#[test]
+fn after_a_restart_no_range_is_given_to_two_appends() {
+    for back in [false, true] {
+        let (mut rig, ino) = large();
+        rig.run_as(ClientId(2), open("f", 1, W)).unwrap();
+        let Ok(Reply::Write(first)) = rig.run_as(ClientId(1), append(1)) else { panic!() };
+        rig.flush();
+        assert_eq!(first.offset, 200);
+        let told = first.placement.unwrap();
+        rig.restart(config());
+        rig.ns.begin_grace();
+        if back {
+            rig.run_as(ClientId(1), reclaim(ino, 1)).unwrap();
+        }
+        rig.run_as(ClientId(2), reclaim(ino, 1)).unwrap();
+        let Ok(Reply::Write(second)) = rig.run_as(ClientId(2), append(1)) else { panic!() };
+        rig.flush();
+        let placement = second.placement.unwrap();
+        assert!(placement.truncate_seq > told.truncate_seq, "R23: what was reserved is void");
+        rig.put_objects(ino, placement.generation, second.offset, &[2; 10]);
+        // The first goes on as it was told: refused, or void; it appends again, elsewhere.
+        rig.run_as(ClientId(1), reclaim(ino, 1)).unwrap();
+        rig.try_put_objects(ino, told.generation, first.offset, &[1; 10]);
+        let report = SizeReport { size: 210, truncate_seq: told.truncate_seq, mtime: 3 };
+        let report = Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report) });
+        let Ok(Reply::ReportSize(void)) = rig.run_as(ClientId(1), report) else { panic!() };
+        assert_eq!(void.attr.unwrap().size, 200);
+        let Ok(Reply::Write(again)) = rig.run_as(ClientId(1), append(1)) else { panic!() };
+        assert_eq!((second.offset, again.offset), (200, 210));
+        assert_eq!(rig.objects.file(ino).1[200..210], [2; 10], "R22");
+    }
+}
+
+#[test]
+fn a_size_that_stays_voids_no_append() {
+    let (mut rig, _) = large();
+    let Reply::Write(one) = rig.ok(append(1)) else { panic!() };
+    rig.ok(resize("f", 200));
+    let Reply::Write(two) = rig.ok(append(1)) else { panic!() };
+    assert_eq!((one.offset, two.offset), (200, 210));
 }

@@ -17,9 +17,29 @@ fn write(generation: u64, offset: u64) -> Mutation {
 #[test]
 fn a_write_makes_and_grows_an_object() {
     let planned = plan(write(1, 6), None, 5).unwrap();
-    assert_eq!(planned.changes, [Change::Write { object: OBJECT, offset: 6, data: Bytes::from_static(b"four") }]);
-    assert_eq!(planned.header, Some(ObjectHeader { size: 10, ..Default::default() }));
+    let mark = Change::SetHeader { object: OBJECT, generation: 1, deleted: false, sessions_before: 0 };
+    let bytes = Change::Write { object: OBJECT, offset: 6, data: Bytes::from_static(b"four") };
+    assert_eq!(planned.changes, [mark, bytes.clone()]);
+    assert_eq!(planned.header, Some(ObjectHeader { size: 10, generation: 1, ..Default::default() }));
     assert_eq!(planned.reply, Reply::Written { size: 10 });
+    assert_eq!(plan(write(0, 6), None, 5).unwrap().changes, [bytes], "generation 0 is what an object is made with");
+}
+
+#[test]
+fn r22_a_delete_that_comes_late_spares_a_new_object() {
+    let new = plan(write(7, 0), None, 5).unwrap();
+    for kind in [MutationKind::Delete, MutationKind::Truncate { size: 0 }] {
+        let late = plan(mutation(6, kind), new.header, 5).err().unwrap();
+        assert_eq!(late.reason, Reason::StaleGeneration);
+    }
+}
+
+#[test]
+fn r22_a_write_to_an_object_that_lives_keeps_no_cut_off() {
+    let old = Some(ObjectHeader { size: 9, generation: 5, ..Default::default() });
+    let written = plan(write(7, 0), old, 5).unwrap();
+    assert_eq!(written.header, old, "the generation is that of its making, or of the last cut");
+    assert!(plan(mutation(6, MutationKind::Truncate { size: 4 }), written.header, 5).is_ok());
 }
 
 #[test]
