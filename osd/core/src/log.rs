@@ -1,6 +1,8 @@
 //! Recent entries of the log, and those that are not decided yet.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -74,22 +76,16 @@ impl Log {
 
 /// The same with buffers of its own. What comes from the network is a slice of the frame it came in, and a frame may
 /// be megabytes: a few bytes kept here would keep all of it.
-fn detached(mut entry: Entry) -> Entry {
-    let own = |bytes: &mut Bytes| {
-        if bytes.len() <= DETACH_UP_TO {
-            *bytes = Bytes::copy_from_slice(bytes);
-        }
-    };
-    for change in &mut entry.changes {
-        match change {
-            Change::Put { key, value } => [key, value].into_iter().for_each(own),
-            Change::Delete { key } => own(key),
-            Change::DeleteRange { start, end } => [start, end].into_iter().for_each(own),
-            Change::Write { data, .. } => own(data),
-            _ => {}
-        }
-    }
-    entry
+fn detached(entry: Entry) -> Entry {
+    let own = |bytes: &Bytes| if bytes.len() <= DETACH_UP_TO { Bytes::copy_from_slice(bytes) } else { bytes.clone() };
+    let changes = entry.changes.iter().map(|change| match change {
+        Change::Put { key, value } => Change::Put { key: own(key), value: own(value) },
+        Change::Delete { key } => Change::Delete { key: own(key) },
+        Change::DeleteRange { start, end } => Change::DeleteRange { start: own(start), end: own(end) },
+        Change::Write { object, offset, data } => Change::Write { object: *object, offset: *offset, data: own(data) },
+        other => other.clone(),
+    });
+    Entry { changes: Arc::new(changes.collect()), ..entry }
 }
 
 fn weight(change: &Change) -> usize {
