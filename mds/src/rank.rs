@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use crate::Config;
 use crate::io::{Outside, RankMons};
 use crate::session::{RANK_SESSION, Sessions};
-use crate::subtree::{self, MapChanged, Stop, Subtree, error_result, redirect};
+use crate::subtree::{self, Ended, MapChanged, Stop, Subtree, error_result, redirect};
 use crate::takeover::{Ownership, take_over};
 
 /// Wait before a takeover is tried again.
@@ -85,13 +85,44 @@ pub(crate) struct Shared {
     /// Replies that wait to be sent, on all connections.
     pub queued_bytes: Arc<AtomicUsize>,
     pub shutdown: Shutdown,
+    /// How often the subtree was opened anew by this process; written under the lock of `subtree`.
+    pub reopened: watch::Sender<u64>,
     subtree: Mutex<Option<Addr<Subtree>>>,
 }
+
+/// In the incarnation that a client is told, the times that the subtree was opened anew stand above these bits.
+const REOPENED_SHIFT: u32 = 40;
 
 impl Shared {
     /// The actor of the root subtree, if this rank serves it now.
     pub fn subtree(&self) -> Option<Addr<Subtree>> {
         self.lock().clone()
+    }
+
+    /// The same for a stream of the time when the subtree had been opened anew so often.
+    ///
+    /// Errors: it was opened again since, and knows nothing of that stream's handles.
+    pub fn subtree_for(&self, reopened: u64) -> Result<Option<Addr<Subtree>>, Error> {
+        let subtree = self.lock();
+        if *self.reopened.borrow() != reopened {
+            return Err(Error::new(Reason::Unavailable, "the subtree was opened anew: connect again"));
+        }
+        Ok(subtree.clone())
+    }
+
+    /// What clients are told as the incarnation: a number that changes whenever handles are lost.
+    pub fn incarnation_for(&self, reopened: u64) -> u64 {
+        self.incarnation | (reopened << REOPENED_SHIFT)
+    }
+
+    /// An actor serves from now on. The handles of one before it are lost: streams of that time end, so that their
+    /// clients come again and reclaim (R19).
+    fn serve_by(&self, address: &Addr<Subtree>, first: bool) {
+        let mut subtree = self.lock();
+        *subtree = Some(address.clone());
+        if !first {
+            self.reopened.send_modify(|reopened| *reopened += 1);
+        }
     }
 
     /// What to answer while it does not: who does, as far as the map knows, or when to come again.
@@ -179,6 +210,7 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
         sessions: Sessions::default(),
         queued_bytes: Arc::default(),
         shutdown: env.shutdown.clone(),
+        reopened: watch::Sender::new(0),
         subtree: Mutex::new(None),
     });
     let (sender, usage) = watch::channel(CacheUsage::default());
@@ -198,6 +230,7 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
 /// Takes the subtree over whenever the map says that it is ours, until the rank stops.
 async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>) {
     let mut map = parts.map.clone();
+    let mut before: Option<(Ownership, Ended)> = None;
     while !shared.shutdown.is_stopping() {
         let current = map.current();
         let owned = ownership(&current, parts.rank, parts.incarnation).filter(|_| parts.lease.is_valid());
@@ -209,7 +242,10 @@ async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>
             }
             continue;
         };
-        let taking = take_over(Rc::clone(&parts.outside.records), own, &current, shared.clock.wall_nanos());
+        // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
+        let next_batch = before.filter(|(former, _)| *former == own).map_or(0, |(_, ended)| ended.next_batch);
+        let records = Rc::clone(&parts.outside.records);
+        let taking = take_over(records, own, &current, shared.clock.wall_nanos(), next_batch);
         let opened = tokio::select! {
             opened = taking => opened,
             () = superseded(parts.map.clone(), &parts, own) => continue,
@@ -230,8 +266,9 @@ async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>
                     usage: usage.clone(),
                 };
                 let (address, ended) = Subtree::launch(launch, opened);
-                *shared.lock() = Some(address.clone());
-                attend(&shared, &parts, own, &address, ended).await;
+                shared.serve_by(&address, before.is_none());
+                let ended = attend(&shared, &parts, own, &address, ended).await;
+                before = Some((own, ended.unwrap_or(Ended { next_batch })));
                 *shared.lock() = None;
             }
             Err(error) => {
@@ -262,8 +299,8 @@ async fn attend(
     parts: &Parts,
     own: Ownership,
     address: &Addr<Subtree>,
-    mut ended: tokio::sync::oneshot::Receiver<Error>,
-) {
+    mut ended: tokio::sync::oneshot::Receiver<Ended>,
+) -> Option<Ended> {
     let mut map = parts.map.clone();
     loop {
         let current = map.current();
@@ -278,14 +315,13 @@ async fn attend(
             // The newer map says where to redirect what waits.
             let _ = address.send(MapChanged(current)).await;
             let _ = address.send(Stop(reason)).await;
-            let _ = ended.await;
-            return;
+            return ended.await.ok();
         }
         let _ = address.send(MapChanged(current)).await;
         tokio::select! {
             _ = map.changed() => {}
             () = shared.shutdown.stopped() => {}
-            _ = &mut ended => return,
+            ended = &mut ended => return ended.ok(),
         }
     }
 }

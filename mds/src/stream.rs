@@ -85,11 +85,22 @@ async fn read(
         return Err(Error::new(Reason::InvalidRequest, "the first frame of a stream is a hello"));
     };
     let client = greet(&shared, &hello).await?;
-    let connection = Arc::new(Connection::new(client, sender, meter));
-    connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared)))));
-    while let Some(frame) = next(&mut incoming).await? {
+    let mut reopened = shared.reopened.subscribe();
+    let stream = Opened {
+        connection: Arc::new(Connection::new(client, sender, meter)),
+        reopened: *reopened.borrow_and_update(),
+    };
+    let connection = &stream.connection;
+    connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared, stream.reopened)))));
+    loop {
+        let incoming = tokio::select! {
+            incoming = next(&mut incoming) => incoming?,
+            // Replies under way still leave; then the client comes again and reclaims its handles (R19).
+            _ = reopened.changed() => None,
+        };
+        let Some(frame) = incoming else { break };
         shared.sessions.heard(client, shared.clock.boottime());
-        take(&shared, &connection, frame).await?;
+        take(&shared, &stream, frame).await?;
         if connection.is_closed() {
             break;
         }
@@ -98,6 +109,12 @@ async fn read(
         }
     }
     Ok(())
+}
+
+/// One stream, and how often the subtree had been opened anew when it began.
+struct Opened {
+    connection: Arc<Connection>,
+    reopened: u64,
 }
 
 async fn next(incoming: &mut Streaming<ClientFrame>) -> Result<Option<Incoming>, Error> {
@@ -129,20 +146,21 @@ async fn catch_up(shared: &Shared, epoch: u64) -> Result<Arc<pando_cluster_map::
     shared.map.wait_for(Epoch(epoch), MAP_WAIT).await
 }
 
-fn welcome(shared: &Shared) -> Welcome {
+fn welcome(shared: &Shared, reopened: u64) -> Welcome {
     let map = shared.map.current();
     Welcome {
         rank: shared.rank.0,
-        incarnation: shared.incarnation,
+        incarnation: shared.incarnation_for(reopened),
         map_epoch: map.epoch.0,
         session_timeout_millis: map.setting_u64(pando_cluster_map::settings::SESSION_TIMEOUT_MILLIS),
         window: WINDOW as u32,
     }
 }
 
-async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Incoming) -> Result<(), Error> {
+async fn take(shared: &Arc<Shared>, stream: &Opened, incoming: Incoming) -> Result<(), Error> {
+    let connection = &stream.connection;
     match incoming {
-        Incoming::Requests(requests) => submit(shared, connection, requests).await,
+        Incoming::Requests(requests) => submit(shared, stream, requests).await,
         Incoming::Echo(echo) => {
             // The floor of the transport: the same frames, queue and batching as requests.
             for item in echo.items {
@@ -156,20 +174,21 @@ async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Inco
             let requests = Requests { lowest_unanswered: alive.lowest_unanswered, ..Requests::default() };
             let answer = KeepAlive { lowest_unanswered: 0, map_epoch: shared.map.current().epoch.0 };
             connection.send(Out::Frame(frame(Outgoing::KeepAlive(answer))));
-            submit(shared, connection, requests).await
+            submit(shared, stream, requests).await
         }
         Incoming::Hello(_) => Err(Error::new(Reason::InvalidRequest, "a second hello")),
     }
 }
 
-async fn submit(shared: &Arc<Shared>, connection: &Arc<Connection>, requests: Requests) -> Result<(), Error> {
+async fn submit(shared: &Arc<Shared>, stream: &Opened, requests: Requests) -> Result<(), Error> {
+    let connection = &stream.connection;
     if requests.map_epoch > shared.map.current().epoch.0
         && let Err(error) = catch_up(shared, requests.map_epoch).await
     {
         refuse(connection, &requests.requests, &error_result(&error));
         return Ok(());
     }
-    let Some(subtree) = shared.subtree() else {
+    let Some(subtree) = shared.subtree_for(stream.reopened)? else {
         refuse(connection, &requests.requests, &shared.absent());
         return Ok(());
     };

@@ -66,6 +66,13 @@ pub(crate) struct MapChanged(pub Arc<ClusterMap>);
 /// The subtree has another owner, or the rank stops: everything that waits is answered with this.
 pub(crate) struct Stop(pub Error);
 
+/// What the next actor of the subtree has to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Above every batch number that was used.
+    pub next_batch: u64,
+}
+
 /// What came back from outside.
 pub(crate) enum Event {
     Fetched(Vec<fetch::Arrived>),
@@ -137,14 +144,16 @@ pub(crate) struct Subtree {
     due_to_register: Vec<ClientId>,
     /// Set when the actor can serve no longer; what waits is answered with it.
     ending: Option<Error>,
+    /// Batches that the pool refused for want of space.
+    refused: BTreeSet<BatchId>,
     then: AfterDurable,
     evictions_in_vain: u32,
-    ended: Option<oneshot::Sender<Error>>,
+    ended: Option<oneshot::Sender<Ended>>,
 }
 
 impl Subtree {
-    /// Starts the actor on this thread's LocalSet. The receiver gets the reason when it has ended.
-    pub fn launch(parts: Parts, opened: Opened) -> (Addr<Self>, oneshot::Receiver<Error>) {
+    /// Starts the actor on this thread's LocalSet. The receiver gets a message when it has ended.
+    pub fn launch(parts: Parts, opened: Opened) -> (Addr<Self>, oneshot::Receiver<Ended>) {
         let (ended, end) = oneshot::channel();
         let subtree = Self::new(parts, opened, ended);
         (subtree.start(), end)

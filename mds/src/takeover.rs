@@ -57,7 +57,8 @@ struct TakeOver {
     opened: Opened,
 }
 
-/// Takes a subtree over. `now` is for the times of a root directory that is made.
+/// Takes a subtree over. `now` is for the times of a root directory that is made; no batch gets a number below
+/// `next_batch`, so that a process uses none twice in an epoch.
 ///
 /// Errors: [`Reason::NotOwner`] when another owner came later; those of the pool.
 pub(crate) async fn take_over(
@@ -65,9 +66,10 @@ pub(crate) async fn take_over(
     own: Ownership,
     map: &ClusterMap,
     now: i64,
+    next_batch: u64,
 ) -> Result<Opened, Error> {
     let home = own.root.shard();
-    let opened = Opened::default();
+    let opened = Opened { next_batch, ..Opened::default() };
     let mut this = TakeOver { records, own, home, positions: BTreeMap::new(), opened };
     this.raise_fences().await?;
     this.resolve().await?;

@@ -37,6 +37,11 @@ pub use completed::CompletedRef;
 /// Deletes of `q/` and `r/` that ride in one commit.
 const MAX_TRIMS_PER_COMMIT: usize = 256;
 
+/// A key that no record has. Its delete changes nothing and marks a commit that may use the space that pools keep in
+/// reserve: they refuse commits without a delete when they are full, but the later parts of a batch cannot be
+/// refused any more (R5).
+pub const RESERVED_SPACE: Bytes = Bytes::from_static(b"~reserved");
+
 /// When an open batch takes no more.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -214,6 +219,11 @@ impl Pipeline {
             return None;
         }
         reads.iter().copied().find(|batch| !self.is_durable(*batch))
+    }
+
+    /// Above every number that was used.
+    pub fn next_batch(&self) -> u64 {
+        self.next
     }
 
     /// Whether every batch is settled.
@@ -394,7 +404,8 @@ impl Pipeline {
     }
 
     fn later_part(&mut self, shard: ShardId, id: BatchId) -> Option<Commit> {
-        let (puts, deletes) = self.batches.get_mut(&id)?.take_part(shard);
+        let (puts, mut deletes) = self.batches.get_mut(&id)?.take_part(shard);
+        use_reserve(&mut deletes);
         Some(Commit { shard, batch: id, puts, deletes })
     }
 
@@ -418,6 +429,13 @@ impl Pipeline {
             state.listing = None;
             state.listed = true;
         }
+    }
+}
+
+/// R5: a commit with these deletes is not refused for want of space.
+fn use_reserve(deletes: &mut Vec<Bytes>) {
+    if deletes.is_empty() {
+        deletes.push(RESERVED_SPACE);
     }
 }
 

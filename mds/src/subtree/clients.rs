@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{Operation, OperationResult, Request};
@@ -20,7 +21,7 @@ use crate::session::{Connection, stale_session};
 pub(super) struct Awaited {
     /// Reclaims of it that have no outcome yet.
     reclaims: u32,
-    /// It sent something else: there are no more reclaims.
+    /// It said that there are no more reclaims: see [`ends_reclaiming`].
     spoke: bool,
 }
 
@@ -38,7 +39,7 @@ impl Subtree {
         for reference in self.dedup.confirm(client, lowest_unanswered) {
             self.pipeline.forget(reference);
         }
-        let spoke = !self.awaited.is_empty() && !only_reclaims(&requests);
+        let spoke = !self.awaited.is_empty() && ends_reclaiming(&requests);
         for request in requests {
             self.accept(&connection, request);
         }
@@ -49,28 +50,55 @@ impl Subtree {
 
     fn accept(&mut self, connection: &Arc<Connection>, request: Request) {
         let (client, id) = (connection.client, request.id);
-        let to = || To::Stream(Arc::clone(connection));
-        let error = match self.dedup.judge(client, id, connection) {
-            Verdict::Attached => return,
-            Verdict::Answer(result) => {
-                // Only results that were encoded here are in the table or in `q/`.
-                let result = OperationResult::decode(result).unwrap_or_else(|_| error_result(&unreadable()));
-                return self.answer(to(), id, result);
-            }
-            Verdict::Run => match self.check(&request) {
-                Ok(()) => {
-                    let operation = request.operation.unwrap_or_default();
-                    self.reclaim_begins(client, &operation);
-                    let job = self.new_job(Work::Operation(operation), client, id, to());
-                    return self.enqueue(job);
-                }
-                Err(error) => error,
-            },
+        let to = To::Stream(Arc::clone(connection));
+        let perhaps_copy = match self.dedup.judge(client, id, connection) {
+            Verdict::Run => false,
+            Verdict::RunIfNew => true,
+            verdict => return self.tell(verdict, to, id),
+        };
+        if let Err(error) = self.check(&request) {
+            let result = error_result(&self.signed(error));
+            return self.answer(to, id, result);
+        }
+        let operation = request.operation.unwrap_or_default();
+        self.reclaim_begins(client, &operation);
+        let job = self.new_job(Work::Operation(operation), client, id, to);
+        self.enqueue(Job { perhaps_copy, ..job });
+    }
+
+    /// Answers a request that is not to be run.
+    fn tell(&mut self, verdict: Verdict, to: To, id: u64) {
+        let error = match verdict {
+            // Its reply goes to this connection.
+            Verdict::Attached | Verdict::Run | Verdict::RunIfNew => return,
+            Verdict::Answer(result) => return self.answer(to, id, remembered(result)),
             Verdict::Stale => Error::new(Reason::StaleSession, format!("request {id} was answered and confirmed")),
             Verdict::Full => overloaded("too many requests of this session are unanswered"),
         };
         let result = error_result(&self.signed(error));
-        self.answer(to(), id, result);
+        self.answer(to, id, result);
+    }
+
+    /// What may have happened while an operation waited: its session was evicted (R9), or an earlier copy of it
+    /// ran (I4). Asked only of those to which it can have happened.
+    pub(super) fn still_to_run(&mut self, job: Job) -> Option<Job> {
+        let To::Stream(connection) = &job.to else { return Some(job) };
+        if job.seen != self.map.epoch && !self.map.session_is_live(job.client) {
+            self.fail(job, stale_session());
+            return None;
+        }
+        if !job.perhaps_copy || job.tracked {
+            return Some(job);
+        }
+        match self.dedup.judge(job.client, job.request, connection) {
+            Verdict::Run | Verdict::RunIfNew => Some(job),
+            verdict => {
+                self.reclaim_ended(&job);
+                self.job_bytes -= job.bytes;
+                self.tell(verdict, job.to, job.request);
+                None
+            }
+        }
     }
 
     fn check(&self, request: &Request) -> Result<(), Error> {
@@ -90,7 +118,7 @@ impl Subtree {
         self.enqueue(job);
     }
 
-    /// A session of the time before the takeover sent something else than reclaims: there are no more of them.
+    /// A session of the time before the takeover said that there are no more reclaims of it.
     fn is_back(&mut self, client: ClientId) {
         if let Some(awaited) = self.awaited.get_mut(&client) {
             awaited.spoke = true;
@@ -181,9 +209,18 @@ impl Subtree {
     }
 }
 
-fn only_reclaims(requests: &[Request]) -> bool {
-    let is_reclaim = |request: &Request| matches!(&request.operation, Some(Operation { op: Some(Op::Reclaim(_)) }));
-    !requests.is_empty() && requests.iter().all(is_reclaim)
+/// Whether a frame shows that its session has no more handles to reclaim (R19): by an operation of another kind, or
+/// by an empty reclaim. A keep-alive shows nothing: its sender may be about to begin.
+fn ends_reclaiming(requests: &[Request]) -> bool {
+    requests.iter().any(|request| match &request.operation {
+        Some(Operation { op: Some(Op::Reclaim(reclaim)) }) => reclaim.handles.is_empty(),
+        _ => true,
+    })
+}
+
+/// Only results that were encoded here are in the table or in `q/`.
+fn remembered(result: Bytes) -> OperationResult {
+    OperationResult::decode(result).unwrap_or_else(|_| error_result(&unreadable()))
 }
 
 fn unreadable() -> Error {

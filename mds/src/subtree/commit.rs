@@ -11,7 +11,7 @@ use super::fetch::lost_fence;
 use super::job::{Job, To};
 use super::reply::{Remember, encode};
 use super::turn::is_error;
-use super::{Event, Subtree};
+use super::{Ended, Event, Subtree};
 
 /// The end of a commit.
 pub(crate) struct Committed {
@@ -128,7 +128,12 @@ impl Subtree {
         let Committed { shard, batch, outcome } = committed;
         let response = match outcome {
             Ok(response) => response,
-            Err(error) => return self.reload(error),
+            Err(error) => {
+                if error.reason == Reason::NoSpace {
+                    self.refused.insert(batch);
+                }
+                return self.reload(error);
+            }
         };
         if response.outcome() != CommitOutcome::Done {
             return self.lose(lost_fence(response.fence_epoch));
@@ -181,7 +186,7 @@ impl Subtree {
         self.send_replies();
         self.refuse_all(&error);
         if let Some(ended) = self.ended.take() {
-            let _ = ended.send(error);
+            let _ = ended.send(Ended { next_batch: self.pipeline.next_batch() });
         }
     }
 }

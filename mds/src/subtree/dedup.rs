@@ -9,6 +9,10 @@ use pando_proto::ClientId;
 
 use crate::session::{Connection, WINDOW};
 
+/// Requests beyond the window that are taken all the same. After a takeover a session may have a window full of
+/// requests that are done and remembered; it reclaims its handles before it asks for their answers (R19).
+const BEYOND_WINDOW: usize = 64;
+
 enum Entry {
     /// Under way; the reply goes to the latest connection that asked.
     Running(Arc<Connection>),
@@ -19,6 +23,8 @@ enum Entry {
 #[derive(Default)]
 struct Table {
     lowest: u64,
+    /// The highest number that was let through to be run.
+    highest: u64,
     entries: BTreeMap<u64, Entry>,
 }
 
@@ -27,6 +33,8 @@ struct Table {
 pub(crate) enum Verdict {
     /// New: run it.
     Run,
+    /// A copy of it may still wait to be run: judge it again right before it runs.
+    RunIfNew,
     /// A copy of it is under way; its reply goes to this connection now.
     Attached,
     /// It was done.
@@ -68,7 +76,7 @@ impl Dedup {
     /// Judges a request before anything else looks at it (R10).
     pub fn judge(&mut self, client: ClientId, request: u64, connection: &Arc<Connection>) -> Verdict {
         let table = self.0.entry(client).or_default();
-        let full = table.entries.len() >= WINDOW;
+        let full = table.entries.len() >= WINDOW + BEYOND_WINDOW;
         match table.entries.get_mut(&request) {
             Some(Entry::Running(latest)) => {
                 *latest = Arc::clone(connection);
@@ -77,7 +85,11 @@ impl Dedup {
             Some(Entry::Completed(result, _)) => Verdict::Answer(result.clone()),
             None if request < table.lowest => Verdict::Stale,
             None if full => Verdict::Full,
-            None => Verdict::Run,
+            None if request <= table.highest => Verdict::RunIfNew,
+            None => {
+                table.highest = request;
+                Verdict::Run
+            }
         }
     }
 
@@ -100,6 +112,11 @@ impl Dedup {
             Some(Entry::Running(connection)) => Some(connection),
             _ => None,
         }
+    }
+
+    /// Whether the session has a table; it has none once it is over.
+    pub fn knows(&self, client: ClientId) -> bool {
+        self.0.contains_key(&client)
     }
 
     /// It is answered, and repeating it does no harm. The connection that asked last.

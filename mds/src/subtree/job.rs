@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{Operation, OperationResult};
-use pando_proto::{ClientId, Ino};
+use pando_proto::{ClientId, Epoch, Ino};
 use tokio::sync::oneshot;
 
 use crate::session::Connection;
@@ -37,6 +37,10 @@ pub(super) struct Job {
     pub rounds: u32,
     /// Stands in the dedup table as running.
     pub tracked: bool,
+    /// A copy of it may have run since it was judged (I4).
+    pub perhaps_copy: bool,
+    /// The map in which its session was live (R9).
+    pub seen: Epoch,
     /// Bytes of data that it carries.
     pub bytes: usize,
 }

@@ -134,7 +134,16 @@ impl Subtree {
     fn release(&mut self, mut reply: Reply) {
         if let To::Stream(_) = reply.to {
             let latest = match reply.remember {
-                Some((result, reference)) => self.dedup.complete(reply.client, reply.request, result, reference),
+                Some((result, reference)) => {
+                    let latest = self.dedup.complete(reply.client, reply.request, result, reference);
+                    if let (None, Some(reference)) = (&latest, reference)
+                        && !self.dedup.knows(reply.client)
+                    {
+                        // Evicted meanwhile: nobody is left to repeat it (R9).
+                        self.pipeline.forget(reference);
+                    }
+                    latest
+                }
                 None if reply.tracked => self.dedup.finished(reply.client, reply.request),
                 None => None,
             };
@@ -192,14 +201,22 @@ impl Subtree {
         let moved = redirect(&self.map, self.rank);
         let result = moved.unwrap_or_else(|| error_result(&self.signed(error.clone())));
         let held = std::mem::take(&mut self.held);
-        // Only a change that the pool refused is told why (I9: reads go on); the rest comes again.
-        let again = match error.reason {
-            Reason::NoSpace => error_result(&self.signed(Error::new(Reason::Unavailable, error.message.clone()))),
-            _ => result.clone(),
+        // Only a change of a batch that the pool refused is told why (I9: reads go on); the rest comes again. What
+        // waits for objects to be cut is durable: its repetition is answered from `q/`.
+        let full = error.reason == Reason::NoSpace;
+        let again = match full {
+            true => error_result(&self.signed(Error::new(Reason::Unavailable, error.message.clone()))),
+            false => result.clone(),
         };
-        for reply in held.batches.into_values().chain(held.purges.into_values()).flatten() {
-            let told = if reply.changes { &result } else { &again };
-            self.refuse(reply.to, reply.client, reply.request, told.clone());
+        for (batch, replies) in held.batches {
+            let refused = full && self.refused.contains(&batch);
+            for reply in replies {
+                let told = if refused && reply.changes { &result } else { &again };
+                self.refuse(reply.to, reply.client, reply.request, told.clone());
+            }
+        }
+        for reply in held.purges.into_values().flatten() {
+            self.refuse(reply.to, reply.client, reply.request, again.clone());
         }
         for job in self.take_all_jobs() {
             self.refuse(job.to, job.client, job.request, again.clone());

@@ -15,6 +15,7 @@ use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
 use crate::session::clients_of;
+use crate::subtree::Ended;
 use crate::takeover::Opened;
 
 /// Operations in one turn.
@@ -42,7 +43,7 @@ const MAX_ROUNDS: u32 = 20_000;
 const SOON: Duration = Duration::from_millis(10);
 
 impl Subtree {
-    pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Error>) -> Self {
+    pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
         let Parts { own, rank, outside, clock, lease, map, cache_bytes, usage } = parts;
         let config = pando_mds_core::Config {
             root: own.root,
@@ -94,6 +95,7 @@ impl Subtree {
             map,
             due_to_register: Default::default(),
             ending: None,
+            refused: Default::default(),
             then: Default::default(),
             evictions_in_vain: 0,
             ended: Some(ended),
@@ -209,7 +211,8 @@ impl Subtree {
             Work::Reap(_) => 0,
         };
         self.job_bytes += bytes;
-        Job { id, work, client, request, to, rounds: 0, tracked: false, bytes }
+        let seen = self.map.epoch;
+        Job { id, work, client, request, to, rounds: 0, tracked: false, perhaps_copy: false, seen, bytes }
     }
 
     /// Queues a job, or answers that there are too many.
@@ -221,7 +224,8 @@ impl Subtree {
     }
 
     /// Runs an operation to its outcome.
-    pub(super) fn run(&mut self, mut job: Job) {
+    pub(super) fn run(&mut self, job: Job) {
+        let Some(mut job) = self.still_to_run(job) else { return };
         let context = self.context(job.client);
         let outcome = match &job.work {
             Work::Operation(operation) => {

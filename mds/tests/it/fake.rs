@@ -39,6 +39,10 @@ struct Store {
     /// (fence, applied epoch, applied batch)
     fences: BTreeMap<(ShardId, u64), (u64, u64, u64)>,
     refuse: Option<Error>,
+    /// Refuses what only puts, as an OSD that is full.
+    full: bool,
+    /// (epoch, batch) of what was refused.
+    refused: BTreeSet<(u64, u64)>,
 }
 
 /// The metadata pool.
@@ -81,10 +85,19 @@ impl FakeRecords {
         self.store.borrow_mut().refuse = Some(error);
     }
 
+    pub fn set_full(&self, full: bool) {
+        self.store.borrow_mut().full = full;
+    }
+
     /// Ends when so many commits wait at the gate.
     pub async fn commits_wait(&self, count: usize) {
         let mut waiting = self.waiting.subscribe();
         waiting.wait_for(|waiting| *waiting >= count).await.unwrap();
+    }
+
+    /// Commits that wait at the gate.
+    pub fn waiting(&self) -> usize {
+        *self.waiting.borrow()
     }
 
     pub fn commits(&self) -> usize {
@@ -110,7 +123,12 @@ impl FakeRecords {
 
     fn apply(&self, request: &CommitRequest) -> Result<CommitResponse, Error> {
         let mut store = self.store.borrow_mut();
-        if let Some(error) = store.refuse.take() {
+        let number = (request.epoch, request.batch);
+        assert!(!store.refused.contains(&number), "R4: a refused number is not used again");
+        let full = store.full && !request.puts.is_empty() && request.deletes.is_empty();
+        let full = full.then(|| Error::new(Reason::NoSpace, "full"));
+        if let Some(error) = store.refuse.take().or(full) {
+            store.refused.insert(number);
             return Err(error);
         }
         let shard = ShardId(request.shard as u16);

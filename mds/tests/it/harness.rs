@@ -124,6 +124,14 @@ impl TestRank {
         Client::open(self, client).await.unwrap()
     }
 
+    /// A new stream of a session whose stream ends because the subtree is opened anew.
+    pub async fn reconnect(&self, mut old: Client) -> Client {
+        while !matches!(old.next_frame().await, Ok(None)) {}
+        let client = self.connect(old.client).await;
+        assert_ne!(client.welcome.incarnation, old.welcome.incarnation, "R19: handles are to be reclaimed");
+        client
+    }
+
     pub async fn channel(&self) -> tonic::transport::Channel {
         pando_rpc::channel(&self.env.net, &self.address.to_string()).unwrap()
     }
@@ -133,6 +141,7 @@ impl TestRank {
 pub struct Client {
     up: mpsc::Sender<ClientFrame>,
     down: tonic::Streaming<ServerFrame>,
+    client: u64,
     pub welcome: Welcome,
     next: u64,
     pub lowest: u64,
@@ -151,7 +160,7 @@ impl Client {
         };
         // Numbers go on rising when a session comes back to the rank's next process.
         let next = welcome.incarnation * 10_000;
-        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new() })
+        Ok(Self { up, down, client, welcome, next, lowest: 0, ready: BTreeMap::new() })
     }
 
     /// Sends operations in one frame; their numbers.
@@ -161,6 +170,14 @@ impl Client {
         let requests = ids.iter().zip(operations).map(|(id, op)| request(*id, op, false)).collect();
         self.frame(requests).await;
         ids
+    }
+
+    /// Sends a request and a copy of it in one frame.
+    pub async fn send_twice(&mut self, op: Op) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.frame(vec![request(id, op.clone(), false), request(id, op, true)]).await;
+        id
     }
 
     /// Sends one under a number of the test's choice, as a repetition.
@@ -191,6 +208,20 @@ impl Client {
             let frame = self.down.message().await.expect("the stream works").expect("the stream goes on");
             self.keep(frame);
         }
+    }
+
+    /// Both replies to a request that was sent twice.
+    pub async fn two_replies(&mut self, id: u64) -> (Reply, Reply) {
+        let mut replies = Vec::new();
+        while replies.len() < 2 {
+            let frame = self.down.message().await.expect("the stream works").expect("the stream goes on");
+            if let Some(Down::Replies(frame)) = frame.frame {
+                let ours = frame.replies.into_iter().filter(|reply| reply.id == id);
+                replies.extend(ours.map(|reply| reply.result.unwrap().result.unwrap()));
+            }
+        }
+        let second = replies.remove(1);
+        (replies.remove(0), second)
     }
 
     fn keep(&mut self, frame: ServerFrame) {

@@ -5,6 +5,7 @@ mod commits;
 mod data;
 mod fake;
 mod floor;
+mod full;
 mod harness;
 mod once;
 mod takeover;

@@ -1,10 +1,12 @@
 //! Exactly once (R9, R10, I4).
 
+use std::time::Duration;
+
 use pando_mds_core::records::Key;
 use pando_proto::ClientId;
 use pando_proto::mds::client_frame::Frame as Up;
 use pando_proto::mds::server_frame::Frame as Down;
-use pando_proto::mds::{Hello, KeepAlive};
+use pando_proto::mds::{Hello, KeepAlive, OpenFlag};
 use pando_proto::{Errno, Reason};
 
 use crate::fake::Gate;
@@ -101,6 +103,81 @@ fn sessions_are_checked_at_the_door_and_on_every_request() {
         assert_eq!(reply.unwrap_err().reason, Reason::StaleSession, "R9");
         client.raw(Up::Hello(Hello::default())).await;
         assert_eq!(client.next_frame().await.unwrap_err().reason, Reason::InvalidRequest);
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn a_copy_that_comes_before_the_first_has_run_is_not_run() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(mkdir("dir")).await.unwrap();
+        let id = client.send_twice(create_new("dir/file")).await;
+        assert!(result(client.reply(id).await).is_ok(), "I4: not EEXIST");
+        assert!(client.is_unanswered(id).await, "answered once");
+        // A change of memory alone is answered at once: both copies get that answer.
+        let id = client.send_twice(open("dir/file", 3, &[OpenFlag::Read])).await;
+        let first = client.two_replies(id).await;
+        assert_eq!(first.0, first.1, "I4");
+        assert!(result(first.0).is_ok());
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn what_waits_of_an_evicted_session_is_not_run() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(mkdir("dir")).await.unwrap();
+        rank.stop().await;
+        let world = World { records: world.records.with_read_delay(Duration::from_millis(100)), ..world };
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
+        client.call(stat("absent")).await.unwrap_err();
+        let parked = client.send(vec![create_new("dir/file")]).await[0];
+        assert!(client.is_unanswered(parked).await, "it waits for records");
+        rank.change_map(|map| drop(map.sessions.remove(&ClientId(1))));
+        assert_eq!(result(client.reply(parked).await).unwrap_err().reason, Reason::StaleSession, "R9");
+        assert_eq!(other.call(stat("dir/file")).await.unwrap_err().errno, Errno::ENOENT);
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn nothing_is_remembered_of_a_session_that_is_evicted_before_its_answer() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
+        client.call(write_file("ready", b"")).await.unwrap();
+        let completed = || world.records.keys(|key| matches!(key, Key::Completed(..)));
+        let before = completed().len();
+        world.records.set_gate(Gate::Closed);
+        client.send(vec![write_file("held", b"")]).await;
+        world.records.commits_wait(1).await;
+        rank.change_map(|map| drop(map.sessions.remove(&ClientId(1))));
+        loop {
+            // A read of nothing new is answered at once, until the session is over.
+            let id = client.send(vec![stat("ready")]).await[0];
+            if result(client.reply(id).await).is_err_and(|error| error.reason == Reason::StaleSession) {
+                break;
+            }
+        }
+        world.records.set_gate(Gate::Open);
+        while completed().len() <= before {
+            tokio::task::yield_now().await;
+        }
+        let of_the_session = completed();
+        // Deletes ride in the next commits.
+        for name in ["a", "b", "c"] {
+            other.call(write_file(name, b"")).await.unwrap();
+        }
+        let left: Vec<_> = completed().into_iter().filter(|key| of_the_session.contains(key)).collect();
+        assert_eq!(left, [], "R9");
         rank.stop().await;
     });
 }

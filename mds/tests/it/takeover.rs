@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use pando_mds_core::records::Key;
+use pando_proto::mds::client_frame::Frame as Up;
 use pando_proto::mds::operation::Op;
-use pando_proto::mds::{OpenFlag, ReclaimRequest, ReclaimedHandle};
-use pando_proto::{ClientId, Ino, ShardId};
+use pando_proto::mds::server_frame::Frame as Down;
+use pando_proto::mds::{CloseRequest, KeepAlive, OpenFlag, ReclaimRequest, ReclaimedHandle};
+use pando_proto::{ClientId, Error, Ino, Reason, ShardId};
 
 use crate::fake::Gate;
 use crate::harness::*;
@@ -85,8 +87,7 @@ fn orphans(world: &World) -> usize {
     world.records.keys(|key| matches!(key, Key::Orphan(_))).len()
 }
 
-async fn unlinked_but_open(world: &World, rank: &TestRank) -> u64 {
-    let mut client = rank.connect(1).await;
+async fn unlinked_but_open(world: &World, client: &mut Client) -> u64 {
     client.call(write_file("file", b"still here")).await.unwrap();
     let opened = client.call(open("file", 5, &[OpenFlag::Read])).await.unwrap();
     let pando_proto::mds::operation_result::Result::Open(opened) = opened else { panic!("{opened:?}") };
@@ -100,7 +101,7 @@ fn an_unlinked_open_file_lives_through_a_restart_until_its_session_ends() {
     run(async {
         let world = World::default();
         let rank = TestRank::start(&world, 1, CACHE).await;
-        let ino = unlinked_but_open(&world, &rank).await;
+        let ino = unlinked_but_open(&world, &mut rank.connect(1).await).await;
         rank.stop().await;
         let rank = TestRank::start(&world, 2, CACHE).await;
         // Everyone else goes; client 1 comes back with its handle (R19).
@@ -130,13 +131,72 @@ fn orphans_wait_for_every_session_of_the_time_before() {
     run(async {
         let world = World::default();
         let rank = TestRank::start(&world, 1, CACHE).await;
-        unlinked_but_open(&world, &rank).await;
+        unlinked_but_open(&world, &mut rank.connect(1).await).await;
         rank.stop().await;
         let rank = TestRank::start(&world, 2, CACHE).await;
         let mut other = rank.connect(2).await;
         other.call(write_file("else", b"")).await.unwrap();
         assert_eq!(orphans(&world), 1, "R19: client 1 may still hold it open");
         rank.change_map(|map| map.sessions.retain(|client, _| *client == ClientId(2)));
+        while orphans(&world) > 0 {
+            tokio::task::yield_now().await;
+        }
+        rank.stop().await;
+    });
+}
+
+fn reclaim(handles: Vec<ReclaimedHandle>) -> Op {
+    Op::Reclaim(ReclaimRequest { handles })
+}
+
+fn read(handle: u64) -> Op {
+    Op::Read(pando_proto::mds::ReadRequest { handle, offset: 0, length: 100 })
+}
+
+#[test]
+fn an_unlinked_open_file_lives_through_an_opening_anew_in_the_same_process() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        rank.change_map(|map| map.sessions.retain(|client, _| client.0 <= 2));
+        let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
+        let ino = unlinked_but_open(&world, &mut client).await;
+        world.records.refuse_next(Error::new(Reason::NoSpace, "full"));
+        assert_eq!(other.call(write_file("refused", b"")).await.unwrap_err().reason, Reason::NoSpace);
+        let mut other = rank.reconnect(other).await;
+        other.call(write_file("else", b"")).await.unwrap();
+        assert_eq!(orphans(&world), 1, "R19: client 1 is not back");
+        let mut client = rank.reconnect(client).await;
+        client.call(reclaim(vec![ReclaimedHandle { handle: 5, ino, flags: 1 }])).await.unwrap();
+        client.call(reclaim(vec![])).await.unwrap();
+        other.call(write_file("last", b"")).await.unwrap();
+        client.call(read(5)).await.expect("R19: the handle is as good as before");
+        assert_eq!(orphans(&world), 1);
+        client.call(Op::Close(CloseRequest { handle: 5, report: None })).await.unwrap();
+        assert_eq!(orphans(&world), 0, "everyone is back, so the last close purges it");
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn a_keep_alive_is_not_the_end_of_reclaiming_but_an_empty_reclaim_is() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        unlinked_but_open(&world, &mut client).await;
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        rank.change_map(|map| map.sessions.retain(|client, _| client.0 <= 2));
+        let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
+        other.call(write_file("else", b"")).await.unwrap();
+        client.raw(Up::KeepAlive(KeepAlive::default())).await;
+        assert!(matches!(client.next_frame().await, Ok(Some(Down::KeepAlive(_)))));
+        for name in ["more", "and", "more"] {
+            other.call(write_file(name, b"")).await.unwrap();
+        }
+        assert_eq!(orphans(&world), 1, "R19: client 1 may be about to reclaim");
+        client.call(reclaim(vec![])).await.unwrap();
         while orphans(&world) > 0 {
             tokio::task::yield_now().await;
         }

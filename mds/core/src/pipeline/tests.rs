@@ -378,6 +378,9 @@ fn a_batch_over_two_shards_is_durable_with_its_first_part_and_settled_with_its_l
     assert_eq!(pipeline.committed(ShardId(0), both), Progress { durable: Some(both), settled: None });
     let second = pipeline.next_commits();
     assert_eq!((second.len(), second[0].shard, second[0].batch), (1, ShardId(1), both), "R5: in order");
+    assert_eq!(second[0].deletes, [RESERVED_SPACE], "R5: it cannot be refused for want of space any more");
+    assert_eq!(Key::decode(ShardId(1), &RESERVED_SPACE), None, "no record has that key");
+    assert!(first[0].deletes.is_empty());
     assert_eq!(pipeline.committed(ShardId(1), both).settled, Some(both));
     assert_eq!(pipeline.next_commits()[0].batch, next);
     // r/ is deleted with the next batch of the first shard.

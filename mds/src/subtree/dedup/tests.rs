@@ -41,12 +41,13 @@ fn confirmed_requests_are_forgotten_and_then_refused() {
 #[test]
 fn the_window_is_bounded() {
     let (mut dedup, connection) = (Dedup::default(), connection());
-    for request in 1..=WINDOW as u64 {
+    for request in 1..=(WINDOW + BEYOND_WINDOW) as u64 {
         dedup.running(CLIENT, request, &connection);
     }
     assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::Full);
-    for request in 1..=WINDOW as u64 {
+    for request in 1..=(WINDOW + BEYOND_WINDOW) as u64 {
         dedup.finished(CLIENT, request);
     }
     assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::Run);
+    assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::RunIfNew, "I4: the first copy may not have run yet");
 }
