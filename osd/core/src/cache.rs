@@ -4,7 +4,8 @@ use std::hash::Hash;
 
 use lru::LruCache;
 
-/// Least recently used entries go first, but never one with an undurable write: its state is nowhere else.
+/// Least recently used entries go first, but never one with a write that is not settled: durable here for those whose
+/// state is needed, on all members for those whose last write is waited for too.
 pub(crate) struct Cache<K: Hash + Eq, V> {
     entries: LruCache<K, (V, u64)>,
     capacity: usize,
@@ -20,12 +21,12 @@ impl<K: Hash + Eq + Clone, V> Cache<K, V> {
         self.entries.get(key)
     }
 
-    /// Sets the state as of write `sequence`; all up to `durable` may leave.
-    pub(crate) fn put(&mut self, key: K, value: V, sequence: u64, durable: u64) {
+    /// Sets the state as of write `sequence`; all up to `settled` may leave.
+    pub(crate) fn put(&mut self, key: K, value: V, sequence: u64, settled: u64) {
         self.entries.put(key, (value, sequence));
         while self.entries.len() > self.capacity {
             match self.entries.peek_lru() {
-                Some((_, (_, last))) if *last <= durable => drop(self.entries.pop_lru()),
+                Some((_, (_, last))) if *last <= settled => drop(self.entries.pop_lru()),
                 _ => return,
             }
         }

@@ -31,7 +31,7 @@ pub use change::{Change, ObjectHeader, ObjectKey};
 pub use fence::Fence;
 pub use message::{Body, Cursor, Entry, Message, ObjectCopy, Page, PageQuery, PageRange, Part};
 pub use object::check_read_generation;
-pub use pg::{Pg, Status};
+pub use pg::{Concerned, Pg, Status};
 pub use position::{Position, Stored};
 pub use request::{
     Action, Batch, Configuration, Load, Loaded, Mutation, MutationKind, Reads, Reply, Request, Sessions, Token, Verdict,

@@ -144,14 +144,12 @@ enum Then {
     PrimaryPromised,
     /// A primary took over an entry of a member.
     Adopted(Position),
-    /// A member's promise, asked for by (from, ticket).
-    Promised(OsdId, u64),
+    /// Says something to a primary, as of when the commit was submitted: what was submitted later is not durable yet.
+    Say(OsdId, crate::Message),
     /// A member applied an entry.
     Applied(OsdId, Position),
     /// A member installed a range.
     Installed(OsdId, u64),
-    /// A member finished catching up.
-    Finished(OsdId, u64),
     Nothing,
 }
 
@@ -170,8 +168,30 @@ pub struct Pg {
     log: Log,
     role: Role,
     full: bool,
+    damage: Damage,
     next_ticket: u64,
     actions: Vec<Action>,
+}
+
+/// Whether a part of the own content is known to be unreadable, so that a write on it was lost (I10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    None,
+    /// The primary may still count on this copy.
+    Untold,
+    /// The primary knows that it has to replace all.
+    Told,
+}
+
+/// Whom it concerns that a commit was refused, for own content that it builds on is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concerned {
+    /// This copy only: its primary brings it all content anew.
+    Copy,
+    /// Only the one who asked for it, if any: no other copy has got any write that was refused.
+    Request(Option<Token>),
+    /// The placement group: others hold what its primary has lost.
+    Group,
 }
 
 /// For people and tests.
@@ -202,9 +222,35 @@ impl Pg {
             log: Log::default(),
             role: Role::Outsider,
             full: false,
+            damage: Damage::None,
             next_ticket: 1,
             actions: Vec::new(),
         }
+    }
+
+    /// A copy that holds what `stored` says, but a part of it is unreadable: as a member it is brought everything
+    /// anew, as the primary it serves nothing.
+    pub fn damaged(id: PgId, me: OsdId, stored: Stored, headers: usize) -> Self {
+        Self { damage: Damage::Untold, ..Self::new(id, me, stored, headers) }
+    }
+
+    /// The oldest commit was refused, for own content that it builds on is damaged, and with it all behind it. Whom
+    /// does it concern? This machine has to be replaced, by one that begins with what is durable.
+    pub fn concerned(&self) -> Concerned {
+        let Role::Primary(primary) = &self.role else { return Concerned::Copy };
+        if !primary.peers.is_empty() {
+            return Concerned::Group;
+        }
+        let seq = match self.pending.front() {
+            Some(Then::Written(position)) => position.seq,
+            _ => return Concerned::Request(None),
+        };
+        Concerned::Request(primary.waiting.get(&seq).and_then(|waiting| {
+            waiting.iter().find_map(|waiter| match waiter {
+                Waiter::Reply(token, _) => Some(*token),
+                Waiter::Read(_) => None,
+            })
+        }))
     }
 
     /// What is to be done since the last call, in order.
@@ -224,7 +270,7 @@ impl Pg {
             active,
             config: self.configuration.number,
             position: self.stored.position,
-            incomplete: self.stored.incomplete,
+            incomplete: self.stored.incomplete || self.damage != Damage::None,
         }
     }
 
@@ -239,7 +285,7 @@ impl Pg {
                     applied = Some((from, position));
                 }
                 Some(Then::PrimaryPromised) => self.promised(),
-                Some(Then::Promised(from, ticket) | Then::Finished(from, ticket)) => self.tell_position(from, ticket),
+                Some(Then::Say(to, message)) => self.actions.push(Action::Send(to, message)),
                 Some(Then::Installed(from, ticket)) => self.answer(from, crate::Body::Synced { ticket, equal: true }),
                 Some(Then::Nothing) | None => {}
             }

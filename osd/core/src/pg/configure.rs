@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pando_proto::{Error, Reason};
 
 use super::member::Member;
-use super::{Pg, Primary, Role, Stage, Then, Waiter};
+use super::{Damage, Pg, Primary, Role, Stage, Then, Waiter};
 use crate::Body;
 use crate::request::{Action, Configuration, Sessions};
 
@@ -53,6 +53,12 @@ impl Pg {
     }
 
     fn lead(&mut self, mut primary: Box<Primary>) {
+        if self.damage != Damage::None {
+            primary.stage = Stage::Broken;
+            self.role = Role::Primary(primary);
+            let message = "this copy is damaged: another one is needed";
+            return self.refuse_held(&Error::new(Reason::Unavailable, message));
+        }
         primary.stage = Stage::Promising;
         self.role = Role::Primary(primary);
         self.stored.promised = self.configuration.number;
@@ -165,7 +171,11 @@ impl Pg {
         }
         self.role = Role::Member(Member::default());
         self.stored.promised = config;
-        self.commit(vec![self.stored.to_change()], Then::Promised(from, ticket));
+        if self.damage != Damage::None {
+            self.damage = Damage::Told;
+        }
+        let then = Then::Say(from, self.own_position(ticket));
+        self.commit(vec![self.stored.to_change()], then);
     }
 }
 

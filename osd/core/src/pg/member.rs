@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use pando_proto::OsdId;
 
-use super::{Pg, Role, Then};
+use super::{Damage, Pg, Role, Then};
 use crate::message::{Entry, ObjectCopy, Page, PageQuery, PageRange, Part};
 use crate::request::Action;
 use crate::{Body, Change, Message, ObjectKey};
@@ -43,6 +43,12 @@ impl Pg {
             }
             return;
         }
+        let begins = matches!(message.body, Body::Begin { .. });
+        if self.damage == Damage::Untold || self.damage == Damage::Told && !begins {
+            // It goes on from what was lost here.
+            let promised = self.stored.promised;
+            return self.answer(from, Body::Refused { promised });
+        }
         let Role::Member(member) = &mut self.role else { return };
         if member.blocked.is_none() {
             self.take_message(from, message);
@@ -57,9 +63,23 @@ impl Pg {
         self.actions.push(Action::Send(to, Message { config, body }));
     }
 
-    pub(super) fn tell_position(&mut self, from: OsdId, ticket: u64) {
-        let (position, incomplete) = (self.stored.position, self.stored.incomplete);
-        self.answer(from, Body::Position { ticket, position, incomplete });
+    /// The answer to a primary that asked for the position: to be sent when all submitted up to now is durable.
+    pub(super) fn own_position(&self, ticket: u64) -> Message {
+        let incomplete = self.stored.incomplete || self.damage != Damage::None;
+        let body = Body::Position { ticket, position: self.stored.position, incomplete };
+        Message { config: self.stored.promised, body }
+    }
+
+    /// Tells the primary that it cannot count on this copy, until it asks for the position.
+    pub(super) fn tell_damage(&mut self) {
+        let promised = self.stored.promised;
+        let known = promised == self.configuration.number && matches!(self.role, Role::Member(_));
+        if let Some(primary) = self.configuration.members.first().copied()
+            && known
+            && self.damage == Damage::Untold
+        {
+            self.answer(primary, Body::Refused { promised });
+        }
     }
 
     fn take_message(&mut self, from: OsdId, message: Message) {
@@ -68,6 +88,8 @@ impl Pg {
             Body::Begin { position } => {
                 self.stored.position = position;
                 self.stored.incomplete = true;
+                // All of it is replaced from here on.
+                self.damage = Damage::None;
                 self.log.clear();
                 let mut changes = self.take_staged();
                 changes.push(self.stored.to_change());
@@ -81,7 +103,8 @@ impl Pg {
                 self.stored.incomplete = false;
                 let mut changes = self.take_staged();
                 changes.push(self.stored.to_change());
-                self.commit(changes, Then::Finished(from, ticket));
+                let then = Then::Say(from, self.own_position(ticket));
+                self.commit(changes, then);
             }
             Body::Pull { ticket, after } => {
                 let entries = self.log.after(after).unwrap_or_default();

@@ -95,6 +95,7 @@ impl Pg {
     pub fn peer_disconnected(&mut self, osd: OsdId) {
         let ticket = self.ticket();
         let Some(primary) = self.primary() else { return };
+        primary.pulling = primary.pulling.filter(|(asked, _)| *asked != osd);
         let Some(peer) = primary.peers.get_mut(&osd) else { return };
         peer.state = State::Probing(ticket);
         peer.counted &= peer.confirming;
@@ -105,6 +106,7 @@ impl Pg {
 
     /// From time to time: asks again where an answer to a probe is missing.
     pub fn tick(&mut self) {
+        self.tell_damage();
         let Some(primary) = self.primary() else { return };
         let probing = |peer: &Peer| match peer.state {
             State::Probing(ticket) => Some(ticket),
@@ -115,6 +117,7 @@ impl Pg {
         for (osd, ticket) in silent {
             self.send(osd, Body::Probe { ticket });
         }
+        self.read_again();
         self.forget_ended_sessions();
         self.walk_on();
     }
@@ -122,6 +125,8 @@ impl Pg {
     fn probe(&mut self, osd: OsdId) {
         let ticket = self.ticket();
         let Some(primary) = self.primary() else { return };
+        // Its answer may be lost.
+        primary.pulling = primary.pulling.filter(|(asked, _)| *asked != osd);
         let Some(peer) = primary.peers.get_mut(&osd) else { return };
         peer.state = State::Probing(ticket);
         primary.recount_barriers();
@@ -149,9 +154,10 @@ impl Pg {
             Body::Ack { position } => self.peer_acked(from, position),
             Body::Synced { ticket, equal } => self.synced(from, ticket, equal),
             Body::Refused { .. } => {
-                // An append did not fit there: something before it was lost.
-                let follows = self.primary().and_then(|primary| primary.peers.get(&from)).is_some_and(Peer::follows);
-                if follows {
+                // An append did not fit there: something before it was lost. Or that copy is damaged.
+                let asked = |peer: &Peer| matches!(peer.state, State::Probing(_));
+                let peer = self.primary().and_then(|primary| primary.peers.get(&from));
+                if peer.is_some_and(|peer| !asked(peer)) {
                     self.probe(from);
                 }
             }

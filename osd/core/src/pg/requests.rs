@@ -178,9 +178,9 @@ impl Pg {
     }
 
     fn set_fence(&mut self, shard: ShardId, subtree: SubtreeId, fence: Fence, seq: u64) {
-        let durable = self.durable;
         if let Some(primary) = self.primary() {
-            primary.fences.put((shard, subtree), fence, seq, durable);
+            let decided = primary.decided;
+            primary.fences.put((shard, subtree), fence, seq, decided);
         }
     }
 
@@ -217,7 +217,9 @@ impl Pg {
                 let fence = Fence::decode(value.as_deref()).ok_or_else(|| {
                     Error::new(Reason::Corrupt, format!("the fence of {subtree} in {shard} has an unknown format"))
                 })?;
-                primary.fences.put((shard, subtree), fence, 0, durable);
+                // R25: what a fence tells must be on all members: one that was loaded is, for it left when it was.
+                let decided = primary.decided;
+                primary.fences.put((shard, subtree), fence, 0, decided);
                 Ok(())
             }
             (Load::Header(object), Loaded::Header(header)) => {

@@ -17,6 +17,8 @@ use crate::{Body, keys};
 
 /// After so many overtaken reads of a range writes are kept out.
 const PATIENCE: u8 = 3;
+/// The longest pause, in ticks, until a page that cannot be read is tried again.
+const MAX_PAUSE: u8 = 64;
 /// What a member may have to stage in memory; beyond that its content becomes a mixture for a while.
 const MAX_STAGED: usize = 32 << 20;
 
@@ -33,12 +35,16 @@ pub(super) struct Sync {
     /// Writes above this number were under way when the last read began, or came later.
     read_after: u64,
     pub barrier: bool,
+    /// Ticks until a page that cannot be read is tried again, if that fails again.
+    pause: u8,
 }
 
 enum Step {
     /// Waits until writes under way are durable here, then reads.
     Waiting(PageQuery),
-    Reading(u64),
+    Reading(u64, PageQuery),
+    /// Own content cannot be read: it is tried again after so many ticks.
+    Unreadable(PageQuery, u8),
     Asking(u64, PageRange),
     Installing(u64, Cursor),
     Finishing(u64),
@@ -71,6 +77,7 @@ impl Pg {
             staged: 0,
             read_after: 0,
             barrier: false,
+            pause: 1,
         }));
         if live {
             self.send(osd, Body::Begin { position: tail });
@@ -90,7 +97,7 @@ impl Pg {
                 let query = query.clone();
                 next_ticket += 1;
                 sync.read_after = durable;
-                sync.step = Step::Reading(next_ticket);
+                sync.step = Step::Reading(next_ticket, query.clone());
                 self.actions.push(Action::Page { ticket: next_ticket, query });
             }
         }
@@ -103,15 +110,50 @@ impl Pg {
             Role::Member(_) => self.member_page(ticket, page),
             Role::Primary(primary) => {
                 let reading = |state: &State| match state {
-                    State::Syncing(sync) => matches!(sync.step, Step::Reading(asked) if asked == ticket),
+                    State::Syncing(sync) => matches!(sync.step, Step::Reading(asked, _) if asked == ticket),
                     _ => false,
                 };
                 let found = primary.peers.iter().find(|(_, peer)| reading(&peer.state)).map(|(osd, _)| *osd);
-                if let (Some(osd), Some(page)) = (found, page) {
-                    self.primary_page(osd, page);
+                match (found, page) {
+                    (Some(osd), Some(page)) => self.primary_page(osd, page),
+                    (Some(osd), None) => self.unreadable(osd),
+                    (None, _) => {}
                 }
             }
             Role::Outsider => {}
+        }
+    }
+
+    /// Own content that another copy needs cannot be read. Perhaps a write replaces it: writes go on meanwhile.
+    fn unreadable(&mut self, osd: OsdId) {
+        let Some(primary) = self.primary() else { return };
+        let Some(peer) = primary.peers.get_mut(&osd) else { return };
+        let State::Syncing(sync) = &mut peer.state else { return };
+        let Step::Reading(_, query) = &sync.step else { return };
+        sync.step = Step::Unreadable(query.clone(), sync.pause);
+        sync.pause = (sync.pause * 2).min(MAX_PAUSE);
+        sync.barrier = false;
+        primary.recount_barriers();
+        self.run_held();
+    }
+
+    /// A tick: tries again what could not be read.
+    pub(super) fn read_again(&mut self) {
+        let Some(primary) = self.primary() else { return };
+        let mut waited = false;
+        for peer in primary.peers.values_mut() {
+            if let State::Syncing(sync) = &mut peer.state
+                && let Step::Unreadable(query, ticks) = &mut sync.step
+            {
+                *ticks = ticks.saturating_sub(1);
+                if *ticks == 0 {
+                    sync.step = Step::Waiting(query.clone());
+                    waited = true;
+                }
+            }
+        }
+        if waited {
+            self.resume_syncs();
         }
     }
 
@@ -132,6 +174,7 @@ impl Pg {
             return self.resume_when_durable(osd);
         }
         sync.tries = 0;
+        sync.pause = 1;
         sync.barrier = false;
         let body = match page.part {
             Some(part) => {

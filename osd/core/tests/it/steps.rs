@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_osd_core::{
-    Action, Batch, Body, Change, Configuration, Entry, Fence, Load, Loaded, Message, ObjectHeader, ObjectKey, Pg,
-    Position, Reads, Reply, Request, Sessions, Stored, Verdict, keys,
+    Action, Batch, Body, Change, Concerned, Configuration, Entry, Fence, Load, Loaded, Message, ObjectHeader,
+    ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
 use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
@@ -366,4 +366,188 @@ fn r25_nothing_is_read_between_the_confirmation_of_a_joiner_and_the_map_that_tel
     let actions = pg.take_actions();
     let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(error.reason, Reason::NotOwner);
+}
+
+/// A member in configuration 4 whose position is 7.
+fn member() -> Pg {
+    let mut pg = Pg::new(PG, OsdId(1), stored(3, 3, 7), 16);
+    pg.configure(configuration(4, &[0, 1], &[], 2));
+    pg.message(OsdId(0), Message { config: 4, body: Body::Probe { ticket: 9 } });
+    pg.take_actions();
+    pg
+}
+
+#[test]
+fn r25_a_position_counts_nothing_that_was_submitted_after_it_was_asked_for() {
+    let mut pg = member();
+    pg.message(OsdId(0), Message { config: 4, body: Body::Append(entry(4, 8, (3, 7), changes(1, b"a"))) });
+    pg.take_actions();
+    // The promise is durable, the entry is not.
+    pg.committed(1);
+    let position = Position { config: 3, seq: 7 };
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 9, position, incomplete: false })]);
+    pg.committed(1);
+    let finish = Body::Finish { ticket: 10, position: Position { config: 4, seq: 8 } };
+    pg.message(OsdId(0), Message { config: 4, body: finish });
+    pg.message(OsdId(0), Message { config: 4, body: Body::Append(entry(4, 9, (4, 8), changes(2, b"b"))) });
+    pg.take_actions();
+    pg.committed(1);
+    let position = Position { config: 4, seq: 8 };
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 10, position, incomplete: false })]);
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Ack { position: Position { config: 4, seq: 9 } })]);
+}
+
+/// A primary alone that is to read own content for a joiner, and the ticket of the read.
+fn syncing() -> (Pg, u64) {
+    let mut pg = alone();
+    pg.request(0, Request::Commit(batch(1, b"a")));
+    no_fence(&mut pg);
+    pg.committed(1);
+    pg.take_actions();
+    pg.configure(configuration(1, &[0], &[1], 1));
+    let actions = pg.take_actions();
+    let [Action::Send(OsdId(1), Message { body: Body::Probe { ticket }, .. })] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    let position = Position { config: 9, seq: 9 };
+    let body = Body::Position { ticket, position, incomplete: false };
+    pg.message(OsdId(1), Message { config: 1, body });
+    let page = page_asked(&mut pg).expect("a page");
+    (pg, page)
+}
+
+/// The page that is asked for, if any.
+fn page_asked(pg: &mut Pg) -> Option<u64> {
+    pg.take_actions().into_iter().find_map(|action| match action {
+        Action::Page { ticket, .. } => Some(ticket),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_page_that_cannot_be_read_keeps_no_writes_out_and_is_tried_again() {
+    let (mut pg, mut ticket) = syncing();
+    // Writes overtake the read until they are kept out.
+    for number in 2..5 {
+        pg.request(number, Request::Commit(batch(number, b"a")));
+        pg.committed(1);
+        pg.take_actions();
+        let range = PageRange::Records { start: keys::REPLICATED, end: Bytes::new() };
+        pg.page(ticket, Some(Page { range, digest: Bytes::new(), objects: Vec::new(), part: None }));
+        ticket = page_asked(&mut pg).expect("again");
+    }
+    pg.request(5, Request::Commit(batch(5, b"a")));
+    assert_eq!(pg.take_actions(), [], "kept out");
+    pg.page(ticket, None);
+    let actions = pg.take_actions();
+    assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))), "goes on: {actions:?}");
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [Action::Reply(5, Ok(Reply::Committed { fence_epoch: 1 }))]);
+    // The pauses grow.
+    for ticks in [1, 2, 4] {
+        for _ in 1..ticks {
+            pg.tick();
+            assert_eq!(page_asked(&mut pg), None);
+        }
+        pg.tick();
+        let ticket = page_asked(&mut pg).expect("again");
+        pg.page(ticket, None);
+    }
+}
+
+#[test]
+fn r25_a_repeated_batch_waits_for_all_members_however_many_fences_there_are() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    pg.take_actions();
+    pg.committed(1);
+    for subtree in 2..20_000 {
+        pg.request(2, Request::RaiseFence { shard: SHARD, subtree: SubtreeId(subtree), epoch: 0 });
+        let actions = pg.take_actions();
+        let [Action::Load { ticket, load }] = actions[..] else { panic!("{actions:?}") };
+        pg.loaded(ticket, load, Ok(Loaded::Fence(None)));
+        assert_eq!(pg.take_actions(), [Action::Reply(2, Ok(Reply::Raised(Fence::default())))]);
+    }
+    pg.request(3, Request::Commit(batch(1, b"a")));
+    assert_eq!(pg.take_actions(), [], "durable here, but not on the other member");
+    ack(&mut pg, 1, 1);
+    let done = Ok(Reply::Committed { fence_epoch: 1 });
+    assert_eq!(pg.take_actions(), [Action::Reply(1, done.clone()), Action::Reply(3, done)]);
+}
+
+#[test]
+fn i10_a_damaged_member_takes_nothing_but_everything_anew() {
+    let mut pg = Pg::damaged(PG, OsdId(1), stored(4, 4, 7), 16);
+    pg.configure(configuration(4, &[0, 1], &[], 2));
+    let refused = || [send(0, 4, Body::Refused { promised: 4 })];
+    pg.tick();
+    assert_eq!(pg.take_actions(), refused(), "its primary has to know");
+    let position = Position { config: 4, seq: 8 };
+    for body in [
+        Body::Append(entry(4, 8, (4, 7), changes(1, b"a"))),
+        Body::Finish { ticket: 3, position },
+        Body::Begin { position },
+    ] {
+        pg.message(OsdId(0), Message { config: 4, body });
+        assert_eq!(pg.take_actions(), refused(), "meant for the copy before the damage");
+    }
+    pg.message(OsdId(0), Message { config: 4, body: Body::Probe { ticket: 9 } });
+    pg.take_actions();
+    pg.committed(1);
+    let mine = Position { config: 4, seq: 7 };
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 9, position: mine, incomplete: true })]);
+    pg.tick();
+    assert_eq!(pg.take_actions(), []);
+    pg.message(OsdId(0), Message { config: 4, body: Body::Begin { position } });
+    let begun = Stored { promised: 4, position, incomplete: true };
+    assert_eq!(pg.take_actions(), [with(Vec::new(), begun)]);
+    pg.message(OsdId(0), Message { config: 4, body: Body::Finish { ticket: 10, position } });
+    assert_eq!(pg.take_actions(), [with(Vec::new(), stored(4, 4, 8))]);
+    pg.committed(2);
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 10, position, incomplete: false })]);
+    assert!(!pg.status().incomplete);
+}
+
+#[test]
+fn i10_a_damaged_copy_concerns_its_group_if_it_is_the_primary_of_others() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    assert_eq!(pg.concerned(), Concerned::Group);
+    let mut pg = Pg::damaged(PG, OsdId(0), stored(1, 1, 0), 16);
+    pg.configure(configuration(1, &[0, 1], &[], 2));
+    assert_eq!(pg.take_actions(), []);
+    pg.request(2, Request::Read(Reads::Keys(Vec::new())));
+    let actions = pg.take_actions();
+    let [Action::Reply(2, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(error.reason, Reason::Unavailable);
+
+    let mut pg = alone();
+    pg.request(7, Request::Commit(batch(1, b"a")));
+    no_fence(&mut pg);
+    assert_eq!(pg.concerned(), Concerned::Request(Some(7)));
+    assert_eq!(member().concerned(), Concerned::Copy);
+}
+
+#[test]
+fn r25_a_pull_whose_answer_is_lost_is_repeated() {
+    let mut pg = Pg::new(PG, OsdId(0), stored(1, 1, 3), 16);
+    pg.configure(configuration(2, &[0, 1], &[], 2));
+    pg.committed(1);
+    for _ in 0..2 {
+        let actions = pg.take_actions();
+        let ticket = actions.iter().find_map(|action| match action {
+            Action::Send(OsdId(1), Message { body: Body::Probe { ticket }, .. }) => Some(*ticket),
+            _ => None,
+        });
+        let position = Position { config: 1, seq: 4 };
+        let body = Body::Position { ticket: ticket.expect("a probe"), position, incomplete: false };
+        pg.message(OsdId(1), Message { config: 2, body });
+        let actions = pg.take_actions();
+        assert!(
+            matches!(actions[..], [Action::Send(OsdId(1), Message { body: Body::Pull { .. }, .. })]),
+            "{actions:?}"
+        );
+        pg.peer_connected(OsdId(1));
+    }
 }
