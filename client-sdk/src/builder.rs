@@ -86,7 +86,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Registers a session with the mons and starts to follow the cluster map.
+    /// Registers a session with the mons, and starts to follow the cluster map and to keep the session alive.
     ///
     /// Errors: no mon answers, or an address is no `host:port`.
     pub async fn connect(self) -> Result<Client> {
@@ -100,7 +100,9 @@ impl ClientBuilder {
         let shutdown = Shutdown::default();
         let map = mon.watch(map, shutdown.clone());
         let core = Core::new(client, self.net, self.clock, map, Some(mon), shutdown);
-        Ok(Client::new(core, self.caller, self.deadline))
+        let client = Client::new(core, self.caller, self.deadline);
+        client.core().stay();
+        Ok(client)
     }
 }
 

@@ -7,6 +7,10 @@ mod connections;
 mod objects;
 mod records;
 mod retry;
+mod sequences;
 
 pub use objects::ObjectClient;
 pub use records::RecordClient;
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,7 @@
 //! Objects: reads and writes at byte ranges, trims.
 
-use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,52 +16,27 @@ use tonic::transport::Channel;
 
 use crate::connections::Connections;
 use crate::retry::{Backoff, is_definite};
+use crate::sequences::{Begun, CallingOff, Pending, Sequences};
 
 /// One attempt; after it the same call is sent again.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// Numbers of mutations under way, for the low-water mark (R22).
-#[derive(Default)]
-struct Sequences {
-    last: u64,
-    open: BTreeSet<u64>,
-}
-
-struct Shared {
+pub(crate) struct Shared {
     connections: Connections,
     map: MapWatch,
     session: ClientId,
-    sequences: Mutex<Sequences>,
-}
-
-impl Shared {
-    fn sequences(&self) -> MutexGuard<'_, Sequences> {
-        self.sequences.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-/// Ends a mutation's number when its call ends, also when the caller drops it:
-/// a copy that arrives later is then below the low-water mark, and not applied.
-struct OpenSequence<'a> {
-    shared: &'a Shared,
-    number: u64,
-}
-
-impl Drop for OpenSequence<'_> {
-    fn drop(&mut self) {
-        self.shared.sequences().open.remove(&self.number);
-    }
+    pub(crate) sequences: Sequences,
 }
 
 /// Reads and changes objects on behalf of one session; clones share its numbers.
 #[derive(Clone)]
-pub struct ObjectClient(Arc<Shared>);
+pub struct ObjectClient(pub(crate) Arc<Shared>);
 
 impl ObjectClient {
     /// A client that follows `map` and acts for `session`.
     pub fn new(net: Arc<dyn Net>, map: MapWatch, session: ClientId) -> Self {
         let connections = Connections::new(net);
-        Self(Arc::new(Shared { connections, map, session, sequences: Mutex::default() }))
+        Self(Arc::new(Shared { connections, map, session, sequences: Sequences::default() }))
     }
 
     /// Writes `data` at `offset` of an object, durable on all members when it returns; returns the object's size.
@@ -70,10 +44,8 @@ impl ObjectClient {
     /// Repeated under one number until the outcome is known. Errors: [`Reason::StaleGeneration`] when the file was
     /// truncated, spilled or purged meanwhile; [`Reason::StaleSession`], [`Reason::NoSpace`], [`Reason::TooLarge`].
     pub async fn write(&self, object: ObjectId, generation: u64, offset: u64, data: Bytes) -> Result<u64, Error> {
-        let sequence = self.open_sequence();
-        let reply = self.until_definite(object, |channel, map_epoch| {
-            let mutation = Some(self.mutation(&sequence, generation, map_epoch));
-            let request = WriteRequest { object: Some(object), mutation, offset, data: data.clone() };
+        let reply = self.mutate(object, generation, |channel, mutation| {
+            let request = WriteRequest { object: Some(object), mutation: Some(mutation), offset, data: data.clone() };
             async move { Ok(client(channel).write(request).await?.into_inner()) }
         });
         Ok(reply.await?.size)
@@ -90,10 +62,9 @@ impl ObjectClient {
         offset: u64,
         length: u64,
     ) -> Result<(), Error> {
-        let sequence = self.open_sequence();
-        let reply = self.until_definite(object, |channel, map_epoch| {
-            let mutation = Some(self.mutation(&sequence, generation, map_epoch));
-            let request = TrimRequest { object: Some(object), mutation, kind: kind.into(), offset, length };
+        let reply = self.mutate(object, generation, |channel, mutation| {
+            let (object, mutation) = (Some(object), Some(mutation));
+            let request = TrimRequest { object, mutation, kind: kind.into(), offset, length };
             async move { Ok(client(channel).trim(request).await?.into_inner()) }
         });
         reply.await.map(|_| ())
@@ -125,18 +96,58 @@ impl ObjectClient {
         reply.await
     }
 
-    fn open_sequence(&self) -> OpenSequence<'_> {
-        let mut sequences = self.0.sequences();
-        sequences.last += 1;
-        let number = sequences.last;
-        sequences.open.insert(number);
-        OpenSequence { shared: &self.0, number }
+    /// A mutation under one number. When this is dropped, the number is called off: see [`Sequences`].
+    async fn mutate<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        object: ObjectId,
+        generation: u64,
+        call: impl Fn(Channel, Mutation) -> F,
+    ) -> Result<T, Error> {
+        let number = self.0.sequences.begin(object, || self.call_off_abandoned()).await;
+        let mut pending = Pending::new(self, Begun { number, object, generation });
+        let result = self
+            .until_definite(object, |channel, map_epoch| {
+                pending.sends();
+                call(channel, self.mutation(pending.begun, map_epoch))
+            })
+            .await;
+        pending.settle(result.as_ref().err());
+        result
     }
 
-    fn mutation(&self, sequence: &OpenSequence<'_>, generation: u64, map_epoch: u64) -> Mutation {
-        // Its own number is open, so the set is not empty.
-        let low_water = self.0.sequences().open.first().copied().unwrap_or(sequence.number);
-        Mutation { session: self.0.session.0, sequence: sequence.number, low_water, generation, map_epoch }
+    fn mutation(&self, begun: Begun, map_epoch: u64) -> Mutation {
+        let Begun { number, object, generation } = begun;
+        let map = self.0.map.current();
+        let pg = |object: ObjectId| map.pg_of_object(PoolId(object.pool), Ino(object.ino), object.index);
+        // Each PG counts for itself, so a write that is stuck in another one holds nothing up here.
+        let low_water = self.0.sequences.lowest_open(|other| pg(other) == pg(object)).unwrap_or(number);
+        Mutation { session: self.0.session.0, sequence: number, low_water, generation, map_epoch }
+    }
+
+    pub(crate) fn sequences(&self) -> &Sequences {
+        &self.0.sequences
+    }
+
+    /// Starts to call off what was abandoned, unless no runtime is there: then the next mutation does it.
+    pub(crate) fn call_off_abandoned(&self) {
+        if !self.0.sequences.has_orphans() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        for begun in self.0.sequences.take_orphans() {
+            let calling_off = CallingOff::new(Arc::downgrade(&self.0), begun);
+            runtime.spawn(calling_off.run(self.0.map.clone()));
+        }
+    }
+
+    /// Uses up a number: a mutation that changes nothing.
+    pub(crate) async fn attempt_nothing(&self, begun: Begun) -> Result<(), Error> {
+        let nothing = |channel, map_epoch| {
+            let (object, mutation) = (Some(begun.object), Some(self.mutation(begun, map_epoch)));
+            let request = TrimRequest { object, mutation, kind: TrimKind::Zero.into(), offset: 0, length: 0 };
+            async move { client(channel).trim(request).await.map(|_| ()).map_err(Error::from) }
+        };
+        self.attempt(begun.object, &nothing).await
     }
 
     async fn until_definite<T, F: Future<Output = Result<T, Error>>>(

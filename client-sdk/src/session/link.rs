@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pando_proto::mds::session_service_client::SessionServiceClient;
 use pando_proto::mds::{
-    Hello, Operation, OperationResult, ReclaimRequest, Request, ServerFrame, Welcome, operation::Op,
+    Hello, Operation, OperationResult, ReclaimRequest, ReclaimedHandle, Request, ServerFrame, Welcome, operation::Op,
     operation_result::Result as Answer, server_frame,
 };
 use pando_proto::{Error, MAX_MESSAGE_BYTES, Rank, Reason};
@@ -15,6 +15,7 @@ use tonic::Streaming;
 
 use super::Core;
 use super::outgoing::{Message, Outgoing};
+use super::window::Number;
 
 /// From the first byte to the Welcome.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -195,16 +196,24 @@ impl Keeper {
         if self.known != Some(welcome.incarnation) {
             tokio::select! {
                 broken = &mut reading => return broken,
-                reclaimed = self.reclaim(&live) => if let Err(error) = reclaimed { return error },
+                reclaimed = self.reclaim(&live) => match reclaimed {
+                    Ok(()) => self.known = Some(welcome.incarnation),
+                    // Nothing to reclaim there; what it is asked, it redirects.
+                    Err(error) if error.reason == Reason::NotOwner => {}
+                    Err(error) => return error,
+                },
             }
-            self.known = Some(welcome.incarnation);
         }
+        let known = self.known == Some(welcome.incarnation);
         self.link.last_error.send_replace(None);
         self.link.live.send_replace(Some(live));
         tokio::select! {
             broken = reading => broken,
             () = self.replaced(welcome.incarnation) => {
                 Error::new(Reason::Unavailable, "another process serves the rank now")
+            }
+            () = self.core.root_moved_to(self.rank), if !known => {
+                Error::new(Reason::Unavailable, "the rank has become the owner: it is to hear of our handles first")
             }
         }
     }
@@ -220,12 +229,14 @@ impl Keeper {
         }
     }
 
+    /// Names all our handles, then sends an empty Reclaim: there are no more, this session is back (R19).
     async fn reclaim(&self, live: &Live) -> Result<(), Error> {
         // First the incarnation, then the list: an open that is answered now sees one of both (see `Core::keep_handle`).
         self.core.set_incarnation(self.rank, live.incarnation);
-        for handles in self.core.open_handles(self.rank).chunks(RECLAIM_CHUNK) {
-            let request = ReclaimRequest { handles: handles.to_vec() };
-            let answer = tokio::time::timeout(RECLAIM_LIMIT, self.core.reclaim(live, request)).await;
+        let handles = self.core.open_handles(self.rank);
+        for handles in handles.chunks(RECLAIM_CHUNK).chain([&[][..]]) {
+            let reclaiming = self.reclaim_until_taken(live, handles);
+            let answer = tokio::time::timeout(RECLAIM_LIMIT, reclaiming).await;
             let timeout = |_| Error::new(Reason::Timeout, "the rank did not take our handles back in time");
             for lost in answer.map_err(timeout)?? {
                 tracing::warn!(handle = lost, "an open file is gone: its inode was lost with the rank");
@@ -234,21 +245,45 @@ impl Keeper {
         }
         Ok(())
     }
+
+    /// Asks again while the rank is not ready. Each time under a new number; see
+    /// [`Window::take_beyond_limit`](super::window::Window::take_beyond_limit) for why not within the window.
+    async fn reclaim_until_taken(&self, live: &Live, handles: &[ReclaimedHandle]) -> Result<Vec<u64>, Error> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let number = self.core.window.take_beyond_limit();
+            let request = ReclaimRequest { handles: handles.to_vec() };
+            match self.core.reclaim(live, number, request).await {
+                Err(error) if error.reason == Reason::NotOwner || live.pipe.is_closed() => return Err(error),
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(error.retry_after.unwrap_or(pause).min(LONGEST_PAUSE)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                other => return other,
+            }
+        }
+    }
 }
 
 impl Core {
-    /// Sends one Reclaim on a stream that callers do not use yet; the handles that are lost.
-    pub(crate) async fn reclaim(&self, live: &Live, request: ReclaimRequest) -> Result<Vec<u64>, Error> {
-        let id = self.window.take().await;
+    /// Sends one Reclaim; the handles that are lost.
+    pub(crate) async fn reclaim(
+        &self,
+        live: &Live,
+        number: Number,
+        request: ReclaimRequest,
+    ) -> Result<Vec<u64>, Error> {
+        let id = number.id();
         let operation = Some(Operation { op: Some(Op::Reclaim(request)) });
         let (subtree, epoch) = self.root_subtree();
         let request = Request { id, subtree, subtree_epoch: epoch, retry: false, operation };
-        let reply = live.pipe.call(id, Message::Request(request)).await;
-        self.window.done(id);
-        match reply? {
+        match live.pipe.call(id, Message::Request(request)).await? {
             Reply::Result(OperationResult { result: Some(Answer::Reclaim(answer)) }) => Ok(answer.lost),
             Reply::Result(OperationResult { result: Some(Answer::Error(status)) }) => {
                 Err(Error::from_rpc_status(status))
+            }
+            Reply::Result(OperationResult { result: Some(Answer::Redirect(_)) }) => {
+                Err(Error::new(Reason::NotOwner, "the rank does not own the subtree"))
             }
             _ => Err(Error::new(Reason::Internal, "the rank's answer to Reclaim makes no sense")),
         }

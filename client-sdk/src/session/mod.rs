@@ -89,13 +89,9 @@ impl Core {
     /// Has the rank of the root send `payload` back, without any work.
     pub async fn echo(self: &Arc<Self>, payload: Bytes, limit: Duration) -> crate::Result<Bytes> {
         let echoing = async {
-            let id = self.window.take().await;
-            let reply = match self.live_of_root().await {
-                Ok((_, live)) => live.pipe.call(id, Message::Echo(payload)).await,
-                Err(error) => Err(error),
-            };
-            self.window.done(id);
-            match reply? {
+            let number = self.window.take().await;
+            let (_, live) = self.live_of_root().await?;
+            match live.pipe.call(number.id(), Message::Echo(payload)).await? {
                 Reply::Echo(payload) => Ok(payload),
                 Reply::Result(_) => Err(crate::Error::protocol("a result for an echo")),
             }
@@ -123,7 +119,9 @@ impl Core {
         }
         let link = self.link(answered.rank);
         let live = link.live().await?;
-        let lost = self.reclaim(&live, ReclaimRequest { handles: vec![handle] }).await?;
+        // Nobody waits for this one but its caller, so it can wait for room.
+        let number = self.window.take().await;
+        let lost = self.reclaim(&live, number, ReclaimRequest { handles: vec![handle] }).await?;
         if lost.contains(&handle.handle) {
             self.forget_handle(handle.handle);
             return Err(crate::Error::posix(pando_proto::Errno::ESTALE));
@@ -165,7 +163,52 @@ impl Core {
             self.map_changed_within(Duration::from_millis(200)).await;
             return Err(Error::new(Reason::Unavailable, "no MDS serves the root yet"));
         };
-        Ok((rank, self.link(rank).live().await?))
+        let link = self.link(rank);
+        tokio::select! {
+            biased;
+            live = link.live() => Ok((rank, live?)),
+            // It may never be reached any more.
+            () = self.root_moved_from(rank) => {
+                Err(Error::new(Reason::NotOwner, format!("{rank} does not own the subtree any more")))
+            }
+        }
+    }
+
+    /// Ends when the map shows another owner of the root.
+    async fn root_moved_from(&self, rank: Rank) {
+        let mut map = self.map.clone();
+        while map.current().root_subtree().is_some_and(|subtree| subtree.owner == rank) {
+            map.changed().await;
+        }
+    }
+
+    /// Ends when the map shows `rank` as the owner of the root.
+    async fn root_moved_to(&self, rank: Rank) {
+        let mut map = self.map.clone();
+        while map.current().root_subtree().is_none_or(|subtree| subtree.owner != rank) {
+            map.changed().await;
+        }
+    }
+
+    /// Keeps a stream to the owner of the root open from now on, also while nobody calls:
+    /// its keep-alives keep the session alive.
+    pub fn stay(self: &Arc<Self>) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut map = core.map.clone();
+            let staying = async {
+                loop {
+                    if let Some(subtree) = map.current().root_subtree() {
+                        core.link(subtree.owner);
+                    }
+                    map.changed().await;
+                }
+            };
+            tokio::select! {
+                () = core.shutdown.stopped() => {}
+                () = staying => {}
+            }
+        });
     }
 
     /// The cluster has ended the session: every call fails from now on, also those that wait.

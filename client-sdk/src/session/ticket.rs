@@ -11,6 +11,7 @@ use pando_proto::{Epoch, Error, Rank, Reason};
 use super::Core;
 use super::link::Reply;
 use super::outgoing::Message;
+use super::window::Number;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -32,7 +33,8 @@ pub(crate) struct Answered {
 pub(crate) struct Ticket {
     core: Arc<Core>,
     operation: Option<Operation>,
-    id: Option<u64>,
+    /// Given up when the ticket is dropped.
+    number: Option<Number>,
     /// Subtree and epoch of the first send (R10).
     first: Option<(u64, u64)>,
     first_incarnation: Option<u64>,
@@ -51,7 +53,7 @@ impl Ticket {
         Self {
             core,
             operation: Some(operation),
-            id: None,
+            number: None,
             first: None,
             first_incarnation: None,
             last_error: None,
@@ -65,7 +67,7 @@ impl Ticket {
         loop {
             match self.attempt().await {
                 Attempt::Done(answer) => {
-                    self.finish();
+                    self.number = None;
                     return Ok(answer?);
                 }
                 Attempt::Again(error) => {
@@ -84,16 +86,10 @@ impl Ticket {
         crate::Error::timeout(limit, self.first.is_some(), trouble.as_ref())
     }
 
-    fn finish(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.core.window.done(id);
-        }
-    }
-
     async fn attempt(&mut self) -> Attempt {
-        let id = match self.id {
-            Some(id) => id,
-            None => *self.id.insert(self.core.window.take().await),
+        let id = match &self.number {
+            Some(number) => number.id(),
+            None => self.number.insert(self.core.window.take().await).id(),
         };
         let (rank, live) = match self.core.live_of_root().await {
             Ok(found) => found,
@@ -154,21 +150,18 @@ impl Drop for Ticket {
     /// that still arrives may run or be refused, either is fine for nobody
     /// waits. Only an open leaves something behind.
     fn drop(&mut self) {
-        let Some(id) = self.id.take() else { return };
+        let Some(number) = self.number.take() else { return };
         let operation = self.operation.take();
         let handle = match operation.as_ref().and_then(|operation| operation.op.as_ref()) {
             Some(Op::Open(open)) if self.first.is_some() && !self.cleaning => Some(open.handle),
             _ => None,
         };
         let runtime = tokio::runtime::Handle::try_current().ok();
-        let (Some(handle), Some(runtime)) = (handle, runtime) else {
-            self.core.window.done(id);
-            return;
-        };
+        let (Some(handle), Some(runtime)) = (handle, runtime) else { return };
         let ticket = Self {
             core: Arc::clone(&self.core),
             operation,
-            id: Some(id),
+            number: Some(number),
             first: self.first,
             first_incarnation: self.first_incarnation,
             last_error: None,

@@ -1,12 +1,14 @@
 //! Numbers of requests: unique, rising, and never too many open (R9).
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+/// Room that a rank has and requests leave free: for reclaims, which do not wait for it.
+pub(crate) const RESERVED: u32 = 4;
 /// Until a rank says otherwise.
-const FIRST_LIMIT: usize = 1024;
+const FIRST_LIMIT: usize = 1024 - RESERVED as usize;
 /// More than any rank allows.
 const MAX_LIMIT: usize = 1 << 16;
 
@@ -36,19 +38,22 @@ impl Window {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next number, unless the span of unanswered ones is at its limit.
-    pub fn try_take(&self) -> Option<u64> {
+    fn try_take(self: &Arc<Self>) -> Option<Number> {
         let mut state = self.lock();
         if state.done.len() >= state.limit {
             state.waiting = true;
             return None;
         }
-        state.done.push_back(false);
-        Some(state.lowest + state.done.len() as u64 - 1)
+        Some(self.push(&mut state))
     }
 
-    /// The next number, as soon as the window has room.
-    pub async fn take(&self) -> u64 {
+    fn push(self: &Arc<Self>, state: &mut State) -> Number {
+        state.done.push_back(false);
+        Number { window: Arc::clone(self), id: state.lowest + state.done.len() as u64 - 1 }
+    }
+
+    /// The next number, as soon as the span of unanswered ones is below its limit.
+    pub async fn take(self: &Arc<Self>) -> Number {
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
@@ -60,8 +65,13 @@ impl Window {
         }
     }
 
+    /// The next number, at once: for what requests wait for, and which can therefore not wait for them.
+    pub fn take_beyond_limit(self: &Arc<Self>) -> Number {
+        self.push(&mut self.lock())
+    }
+
     /// Nobody waits for this number's answer any more.
-    pub fn done(&self, number: u64) {
+    fn done(&self, number: u64) {
         let mut state = self.lock();
         let Some(index) = number.checked_sub(state.lowest).and_then(|index| usize::try_from(index).ok()) else {
             return;
@@ -91,46 +101,77 @@ impl Window {
 
     /// What a rank allows. The smallest of all ranks counts.
     pub fn limit(&self, limit: u32) {
+        let limit = limit.saturating_sub(RESERVED);
         let mut state = self.lock();
         state.limit = (limit as usize).clamp(1, MAX_LIMIT).min(state.limit.max(1));
+    }
+}
+
+/// An open number. It is done with when this is dropped, however that comes about:
+/// a number that stayed open would hold up the window, and all `q/` entries after it, for ever.
+pub(crate) struct Number {
+    window: Arc<Window>,
+    id: u64,
+}
+
+impl Number {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.window.done(self.id);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn the_lowest_moves_only_over_what_is_done() {
-        let window = Window::new();
-        let numbers: Vec<_> = (0..4).filter_map(|_| window.try_take()).collect();
-        assert_eq!(numbers, [1, 2, 3, 4]);
-        window.done(2);
+        let window = Arc::new(Window::new());
+        let mut numbers: Vec<_> = (0..4).filter_map(|_| window.try_take()).collect();
+        assert_eq!(numbers.iter().map(Number::id).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        drop(numbers.remove(1));
         assert_eq!(window.lowest(), 1, "R9: 1 is unanswered");
-        window.done(1);
+        drop(numbers.remove(0));
         assert_eq!(window.lowest(), 3);
         window.done(1);
         window.done(99);
-        window.done(4);
-        window.done(3);
+        drop(numbers);
         assert_eq!(window.lowest(), 5);
-        assert_eq!(window.try_take(), Some(5));
+        assert_eq!(window.try_take().map(|number| number.id()), Some(5));
+        assert_eq!(window.lowest(), 6, "R9: a number that is dropped is done with");
     }
 
     #[tokio::test]
     async fn a_full_window_waits_for_the_oldest() {
         let window = Arc::new(Window::new());
-        window.limit(2);
-        assert_eq!((window.try_take(), window.try_take(), window.try_take()), (Some(1), Some(2), None));
-        window.done(2);
-        assert_eq!(window.try_take(), None, "R9: the span counts, not the number");
+        window.limit(2 + RESERVED);
+        let (first, second) = (window.try_take(), window.try_take());
+        assert!(first.is_some() && second.is_some() && window.try_take().is_none());
+        drop(second);
+        assert!(window.try_take().is_none(), "R9: the span counts, not the number");
         let waiter = tokio::spawn({
             let window = Arc::clone(&window);
-            async move { window.take().await }
+            async move { window.take().await.id() }
         });
         tokio::task::yield_now().await;
-        window.done(1);
+        drop(first);
         assert_eq!(waiter.await.unwrap(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_reclaim_needs_no_room() {
+        let window = Arc::new(Window::new());
+        window.limit(1);
+        let first = window.take().await;
+        assert_eq!(window.take_beyond_limit().id(), 2);
+        assert_eq!((first.id(), window.lowest()), (1, 1));
+        drop(first);
+        assert_eq!(window.lowest(), 3);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use pando_mon_client::MapWatch;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::session_service_server::{SessionService, SessionServiceServer};
 use pando_proto::mds::{
-    Caller, ClientFrame, OperationResult, Replies, Reply, Request, ServerFrame, Welcome, client_frame,
-    operation_result::Result as Answer, server_frame,
+    Caller, ClientFrame, Operation, OperationResult, ReclaimResponse, Replies, Reply, Request, ServerFrame, Welcome,
+    client_frame, operation::Op, operation_result::Result as Answer, server_frame,
 };
 use pando_proto::{ClientId, Epoch, Error as ProtoError, Ino, Rank, Reason};
 use pando_rpc::{Net, Shutdown, SystemClock, TcpNet};
@@ -53,6 +53,8 @@ struct Inner {
     rank: u32,
     window: u32,
     refusal: Mutex<Option<Reason>>,
+    /// Whether the script sees the last, empty Reclaim of each stream; else it is answered.
+    scripts_last_reclaim: AtomicBool,
 }
 
 pub struct Fake {
@@ -85,6 +87,7 @@ impl Fake {
             rank,
             window,
             refusal: Mutex::new(None),
+            scripts_last_reclaim: AtomicBool::new(false),
         });
         let shutdown = Shutdown::default();
         let service = SessionServiceServer::new(Service(Arc::clone(&inner)));
@@ -106,6 +109,11 @@ impl Fake {
 
     pub fn set_incarnation(&self, incarnation: u64) {
         self.inner.incarnation.store(incarnation, Ordering::SeqCst);
+    }
+
+    /// The script sees the empty Reclaims that end a client's start on a stream.
+    pub fn script_last_reclaim(&self) {
+        self.inner.scripts_last_reclaim.store(true, Ordering::SeqCst);
     }
 
     /// Refuses every stream from now on.
@@ -182,6 +190,10 @@ impl Inner {
                 Some(client_frame::Frame::Requests(requests)) => {
                     let frame = self.frames.fetch_add(1, Ordering::SeqCst) + 1;
                     for request in requests.requests {
+                        if !self.scripts_last_reclaim.load(Ordering::SeqCst) && is_last_reclaim(&request) {
+                            reply(&sender, request.id, Answer::Reclaim(ReclaimResponse::default()));
+                            continue;
+                        }
                         let seen = Seen { stream, frame, lowest: requests.lowest_unanswered, request };
                         self.seen.send_modify(|all| all.push(seen.clone()));
                         if !self.act(&seen, &sender) {
@@ -209,10 +221,21 @@ impl Inner {
                 }
                 Act::Break => return false,
             };
-            let result = Some(OperationResult { result: Some(answer) });
-            let replies = Replies { map_epoch: 1, replies: vec![Reply { id, result }] };
-            let _ = sender.send(server_frame::Frame::Replies(replies));
+            reply(sender, id, answer);
         }
         true
+    }
+}
+
+fn reply(sender: &mpsc::UnboundedSender<server_frame::Frame>, id: u64, answer: Answer) {
+    let result = Some(OperationResult { result: Some(answer) });
+    let replies = Replies { map_epoch: 1, replies: vec![Reply { id, result }] };
+    let _ = sender.send(server_frame::Frame::Replies(replies));
+}
+
+fn is_last_reclaim(request: &Request) -> bool {
+    match &request.operation {
+        Some(Operation { op: Some(Op::Reclaim(reclaim)) }) => reclaim.handles.is_empty(),
+        _ => false,
     }
 }
