@@ -10,6 +10,7 @@ use pando_mds_core::api::{Change, FollowUp};
 use pando_proto::mds::PurgeRecord;
 use pando_proto::osd::{ObjectId, TrimKind};
 use pando_proto::{Ino, Reason};
+use rustc_hash::FxHashMap;
 
 use super::commit::Then;
 use super::job::Job;
@@ -18,25 +19,50 @@ use crate::io::Objects;
 
 /// Files purged at once.
 const MAX_RUNNING: usize = 16;
+/// The same while somebody waits for it: objects in a placement group that is down hold up no other file.
+const MAX_URGENT: usize = 256;
 /// Objects of one file trimmed at once.
 const TRIMS: usize = 4;
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Purges under way and those that wait. The queue holds 48 bytes for each; it is as long as the row of
-/// `p/` records in the pool, and drains at the rate of the data pool.
+/// Purges under way and those that wait. The queue is as long as the row of `p/` records in the pool, and drains
+/// at the rate of the data pool.
 #[derive(Default)]
 pub(super) struct Purges {
-    /// Of files that live on: what is done to them may wait for it. They go first.
+    /// What is done to these files waits for it, or is about to. They go first.
     urgent: VecDeque<(Ino, PurgeRecord)>,
-    waiting: VecDeque<(Ino, PurgeRecord)>,
+    records: FxHashMap<Ino, PurgeRecord>,
+    /// Order of `records`; those that have become urgent are skipped.
+    waiting: VecDeque<Ino>,
     running: usize,
 }
 
 impl Purges {
-    /// Records that a takeover found.
-    pub fn adopt(&mut self, purges: impl IntoIterator<Item = (Ino, PurgeRecord)>) {
-        self.waiting.extend(purges);
+    fn add(&mut self, ino: Ino, record: PurgeRecord) {
+        self.records.insert(ino, record);
+        self.waiting.push_back(ino);
+    }
+
+    fn hurry(&mut self, ino: Ino) {
+        if let Some(record) = self.records.remove(&ino) {
+            self.urgent.push_back((ino, record));
+        }
+    }
+
+    fn next(&mut self) -> Option<(Ino, PurgeRecord)> {
+        if self.running < MAX_URGENT
+            && let Some(urgent) = self.urgent.pop_front()
+        {
+            return Some(urgent);
+        }
+        while self.running < MAX_RUNNING {
+            let ino = self.waiting.pop_front()?;
+            if let Some(record) = self.records.remove(&ino) {
+                return Some((ino, record));
+            }
+        }
+        None
     }
 }
 
@@ -45,14 +71,23 @@ impl Subtree {
     pub(super) fn resume_purges(&mut self, found: Vec<(Ino, PurgeRecord)>) {
         for (ino, record) in found {
             let FollowUp::Purge(ino, record) = self.namespace.recover(ino, &record);
-            self.purges.adopt([(ino, record)]);
+            self.purges.add(ino, record);
         }
     }
 
     pub(super) fn add_purge(&mut self, ino: Ino, record: PurgeRecord) {
-        let urgent = self.namespace.is_blocked(ino);
-        let purges = &mut self.purges;
-        if urgent { &mut purges.urgent } else { &mut purges.waiting }.push_back((ino, record));
+        if self.namespace.is_blocked(ino) {
+            // The file lives on: sooner or later somebody waits.
+            self.purges.urgent.push_back((ino, record));
+        } else {
+            self.purges.add(ino, record);
+        }
+        self.start_purges();
+    }
+
+    /// Somebody waits for the ino.
+    pub(super) fn hurry_purge(&mut self, ino: Ino) {
+        self.purges.hurry(ino);
         self.start_purges();
     }
 
@@ -68,9 +103,7 @@ impl Subtree {
     }
 
     pub(super) fn start_purges(&mut self) {
-        while self.purges.running < MAX_RUNNING
-            && let Some((ino, record)) = self.purges.urgent.pop_front().or_else(|| self.purges.waiting.pop_front())
-        {
+        while let Some((ino, record)) = self.purges.next() {
             self.purges.running += 1;
             let objects = Rc::clone(&self.outside.objects);
             self.spawn(async move {

@@ -264,6 +264,7 @@ impl Subtree {
         }
         self.track(&mut job);
         self.blocked.entry(ino).or_default().push(job);
+        self.hurry_purge(ino);
     }
 
     /// Runs again what waited for an ino.

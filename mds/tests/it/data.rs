@@ -174,3 +174,27 @@ fn a_purge_that_another_owner_has_done_ends() {
         rank.stop().await;
     });
 }
+
+#[test]
+fn a_purge_that_somebody_waits_for_overtakes_those_that_cannot_go_on() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let (ino, placement) = outgrow(&mut client, "file", 1).await;
+        // More files than are purged at once, with objects in a placement group that is down.
+        for number in 0..40 {
+            let path = format!("gone{number}");
+            let (gone, _) = outgrow(&mut client, &path, 9).await;
+            world.objects.stick(gone);
+            client.call(Op::Close(pando_proto::mds::CloseRequest { handle: 9, report: None })).await.unwrap();
+            client.call(unlink(&path)).await.unwrap();
+        }
+        client.call(truncate("file", 0)).await.unwrap();
+        let size = placement.object_size;
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        assert_eq!(world.objects.object(ino, 0), None);
+        assert_eq!(world.objects.count(), 40);
+        rank.stop().await;
+    });
+}

@@ -213,6 +213,8 @@ pub struct FakeObjects {
     written: Rc<RefCell<Written>>,
     trims: Rc<RefCell<Vec<Trim>>>,
     trims_to_fail: Rc<RefCell<usize>>,
+    /// Files whose trims fail.
+    stuck: Rc<RefCell<BTreeSet<u64>>>,
     full: Rc<RefCell<bool>>,
 }
 
@@ -228,6 +230,10 @@ impl FakeObjects {
 
     pub fn put(&self, ino: u64, index: u64, generation: u64, data: &'static [u8]) {
         self.written.borrow_mut().insert((ino, index), (generation, Bytes::from_static(data)));
+    }
+
+    pub fn stick(&self, ino: u64) {
+        self.stuck.borrow_mut().insert(ino);
     }
 
     pub fn fail_trims(&self, count: usize) {
@@ -258,6 +264,9 @@ impl Objects for FakeObjects {
             let failing = std::mem::replace(&mut *this.trims_to_fail.borrow_mut(), 0);
             if failing > 0 {
                 *this.trims_to_fail.borrow_mut() = failing - 1;
+                return Err(Error::new(Reason::Unavailable, "not now"));
+            }
+            if this.stuck.borrow().contains(&object.ino) {
                 return Err(Error::new(Reason::Unavailable, "not now"));
             }
             let key = (object.ino, object.index);
