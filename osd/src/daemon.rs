@@ -1,9 +1,8 @@
 //! The life of an OSD: opens its engine, registers, serves, gives its lease back.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -146,7 +145,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         header_cache: config.header_cache,
         room: Arc::new(Semaphore::new(ROOM_KIB)),
         failure: Arc::default(),
-        pgs: RwLock::new(BTreeMap::new()),
+        pgs: dashmap::DashMap::default(),
         view: Mutex::new(MapView::new(Arc::clone(&map))),
     });
     let stored = osd.reads.run(|engine| engine.pgs()).await.map_err(storage_error)?;

@@ -11,6 +11,7 @@ use pando_proto::osd::{ReplicaFrame, ReplicaMessage};
 use pando_proto::{MAX_MESSAGE_BYTES, OsdId};
 use pando_rpc::{Net, queue};
 use prost::Message as _;
+use tokio::sync::oneshot;
 
 use crate::pg::Input;
 use crate::pgs::Osd;
@@ -31,9 +32,40 @@ type Queue = queue::Sender<ReplicaMessage>;
 pub(crate) struct Links {
     net: Arc<dyn Net>,
     /// Our streams; `None` while one is not open.
-    ours: Mutex<BTreeMap<OsdId, Option<Queue>>>,
+    ours: Mutex<BTreeMap<OsdId, Option<Ours>>>,
     /// The newest stream that each other OSD opened to us.
-    theirs: Mutex<BTreeMap<OsdId, Queue>>,
+    theirs: Mutex<BTreeMap<OsdId, Theirs>>,
+}
+
+/// A stream that we opened; it ends when this is dropped, whatever the other side does.
+struct Ours {
+    queue: Queue,
+    _gone: oneshot::Sender<()>,
+}
+
+/// Streams from another OSD.
+#[derive(Default)]
+struct Theirs {
+    /// Carries our answers; `None` while no stream is open.
+    queue: Option<Queue>,
+    /// Number of the newest stream; held while messages are delivered.
+    newest: Arc<tokio::sync::Mutex<u64>>,
+}
+
+/// A stream that another OSD opened to us.
+pub(crate) struct Incoming {
+    pub from: OsdId,
+    newest: Arc<tokio::sync::Mutex<u64>>,
+    number: u64,
+}
+
+impl Incoming {
+    /// To be held while messages of this stream are delivered; `None` once a newer one was opened. So nothing of an old
+    /// stream comes after the first message of the next: its order would be broken.
+    pub async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, u64>> {
+        let newest = self.newest.lock().await;
+        (*newest == self.number).then_some(newest)
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,8 +105,8 @@ impl Links {
     pub fn send(&self, osd: &Arc<Osd>, to: OsdId, message: ReplicaMessage) {
         let mut ours = lock(&self.ours);
         match ours.get(&to) {
-            Some(Some(queue)) => {
-                if queue.push(message).is_err() {
+            Some(Some(open)) => {
+                if open.queue.push(message).is_err() {
                     // Too much waits, or it broke: the stream ends with its queue.
                     ours.insert(to, None);
                 }
@@ -89,14 +121,31 @@ impl Links {
 
     /// Sends over the other's stream.
     pub fn answer(&self, to: OsdId, message: ReplicaMessage) {
-        if let Some(queue) = lock(&self.theirs).get(&to) {
+        if let Some(queue) = lock(&self.theirs).get(&to).and_then(|theirs| theirs.queue.as_ref()) {
             let _ = queue.push(message);
         }
     }
 
     /// Another OSD opened a stream to us.
-    pub fn opened(&self, by: OsdId, queue: Queue) {
-        lock(&self.theirs).insert(by, queue);
+    pub async fn opened(&self, by: OsdId, queue: Queue) -> Incoming {
+        let newest = Arc::clone(&lock(&self.theirs).entry(by).or_default().newest);
+        let mut last = newest.lock().await;
+        *last += 1;
+        let number = *last;
+        if let Some(theirs) = lock(&self.theirs).get_mut(&by) {
+            theirs.queue = Some(queue);
+        }
+        drop(last);
+        Incoming { from: by, newest, number }
+    }
+
+    /// A stream to us ended: our side of it ends with its queue, so that the other side learns of it.
+    pub async fn ended(&self, stream: &Incoming) {
+        if stream.turn().await.is_some()
+            && let Some(theirs) = lock(&self.theirs).get_mut(&stream.from)
+        {
+            theirs.queue = None;
+        }
     }
 
     /// All streams end.
@@ -141,9 +190,14 @@ async fn one_stream(osd: &Arc<Osd>, to: OsdId) -> Result<(), pando_proto::Error>
         Ok(opened) => opened?.into_inner(),
         Err(_) => return Ok(()),
     };
-    lock(&osd.links.ours).insert(to, Some(queue));
+    let (gone, ends) = oneshot::channel();
+    lock(&osd.links.ours).insert(to, Some(Ours { queue, _gone: gone }));
     tell(osd, to, true).await;
-    let broken = read_answers(osd, to, &mut replies).await;
+    let broken = tokio::select! {
+        broken = read_answers(osd, to, &mut replies) => broken,
+        // `send` gave it up: nothing that is sent can arrive any more.
+        _ = ends => Ok(()),
+    };
     lock(&osd.links.ours).insert(to, None);
     tell(osd, to, false).await;
     broken
@@ -170,3 +224,6 @@ async fn tell(osd: &Arc<Osd>, other: OsdId, up: bool) {
         let _ = sender.send(Input::Peer(other, up)).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

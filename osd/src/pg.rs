@@ -1,6 +1,7 @@
 //! One placement group: the task that owns it, what it is asked, and what it waits for.
 
 pub(crate) mod content;
+mod damage;
 pub(crate) mod fetch;
 pub(crate) mod input;
 mod jobs;

@@ -1,13 +1,14 @@
 //! What all parts of one OSD share: its engine, its lease, and the way to its placement groups.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use dashmap::DashMap;
 use pando_mon_client::{MapWatch, MonClient};
 use pando_osd_core::Message;
 use pando_proto::{Epoch, Error, OsdId, PgId, Reason};
 use pando_rpc::{Lease, Shutdown};
+use rustc_hash::FxBuildHasher;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::engine::{GroupCommit, ReadPool};
@@ -32,7 +33,8 @@ pub(crate) struct Osd {
     pub header_cache: usize,
     pub room: Arc<Semaphore>,
     pub failure: Arc<OnceLock<Error>>,
-    pub pgs: RwLock<BTreeMap<PgId, mpsc::Sender<Input>>>,
+    /// The tasks of placement groups; every request and message looks here, from all threads.
+    pub pgs: DashMap<PgId, mpsc::Sender<Input>, FxBuildHasher>,
     pub view: Mutex<Arc<MapView>>,
 }
 
@@ -64,11 +66,14 @@ impl Osd {
     }
 
     fn sender(&self, pg: PgId) -> Option<mpsc::Sender<Input>> {
-        self.pgs.read().unwrap_or_else(PoisonError::into_inner).get(&pg).cloned()
+        self.pgs.get(&pg).map(|sender| sender.clone())
     }
 
     pub fn senders(&self) -> Vec<mpsc::Sender<Input>> {
-        self.pgs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let mut senders: Vec<_> = self.pgs.iter().map(|entry| (*entry.key(), entry.value().clone())).collect();
+        // The same order on every run, for simulation.
+        senders.sort_unstable_by_key(|(pg, _)| *pg);
+        senders.into_iter().map(|(_, sender)| sender).collect()
     }
 
     /// The task of a placement group, made if need be; `None` if the map knows no such group.
@@ -80,8 +85,8 @@ impl Osd {
         if !view.map.pgs.contains_key(&pg) {
             return None;
         }
-        let mut pgs = self.pgs.write().unwrap_or_else(PoisonError::into_inner);
-        Some(pgs.entry(pg).or_insert_with(|| pg::spawn(self, pg, view)).clone())
+        let sender = self.pgs.entry(pg).or_insert_with(|| pg::spawn(self, pg, view)).clone();
+        Some(sender)
     }
 
     /// Acts on a newer map: placement groups that are here from now on, and all others.

@@ -4,7 +4,7 @@ use std::hash::Hasher as _;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use pando_osd_core::{Cursor, ObjectCopy, ObjectHeader, ObjectKey, Page, PageQuery, PageRange, Part};
-use pando_proto::PgId;
+use pando_proto::{OsdId, PgId};
 use rustc_hash::FxHasher;
 
 use crate::engine::{Engine, EngineError};
@@ -41,8 +41,8 @@ impl Digest {
     }
 }
 
-/// Reads what a core asked for. Blocks.
-pub(crate) fn page(engine: &dyn Engine, pg: PgId, query: &PageQuery) -> Result<Page, EngineError> {
+/// Reads what a core of the OSD `me` asked for. Blocks.
+pub(crate) fn page(engine: &dyn Engine, pg: PgId, me: OsdId, query: &PageQuery) -> Result<Page, EngineError> {
     let (range, content) = match query {
         PageQuery::Range { range, content } => (range.clone(), *content),
         PageQuery::From { cursor: Cursor::Records(start), content } => {
@@ -60,7 +60,7 @@ pub(crate) fn page(engine: &dyn Engine, pg: PgId, query: &PageQuery) -> Result<P
             let records = all_records(engine, pg, &start, &end)?;
             Ok(records_page(PageRange::Records { start, end }, records, content))
         }
-        PageRange::Objects { after, through } => objects_page(engine, pg, after, through, content),
+        PageRange::Objects { after, through } => objects_page(engine, pg, me, (after, through), content),
     }
 }
 
@@ -110,8 +110,8 @@ fn objects_from(engine: &dyn Engine, pg: PgId, after: Option<ObjectKey>) -> Resu
 fn objects_page(
     engine: &dyn Engine,
     pg: PgId,
-    after: Option<ObjectKey>,
-    through: Option<ObjectKey>,
+    me: OsdId,
+    (after, through): (Option<ObjectKey>, Option<ObjectKey>),
     content: bool,
 ) -> Result<Page, EngineError> {
     let mut digest = Digest::default();
@@ -126,7 +126,16 @@ fn objects_page(
             }
             last = Some(object);
             objects.push(object);
-            let pieces = object_pieces(engine, pg, object, header, &mut digest, content)?;
+            let pieces = match object_pieces(engine, pg, object, header, &mut digest, content) {
+                // To be replaced: its name counts, and a digest that no other copy has.
+                Err(EngineError::Corrupt { what }) if !content => {
+                    tracing::error!(%pg, %what, "an object is damaged: it differs from every other copy");
+                    digest.add(b"damaged");
+                    digest.add(&me.0.to_le_bytes());
+                    Vec::new()
+                }
+                pieces => pieces?,
+            };
             if content {
                 copies.push(ObjectCopy { object, header, pieces });
             }

@@ -91,9 +91,9 @@ impl Task {
     }
 
     pub(super) fn page(&mut self, ticket: u64, query: PageQuery) {
-        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        let (osd, pg, me) = (Arc::clone(&self.osd), self.id, self.osd.me);
         self.jobs.push(Box::pin(async move {
-            let page = osd.reads.run(move |engine| content::page(engine, pg, &query)).await;
+            let page = osd.reads.run(move |engine| content::page(engine, pg, me, &query)).await;
             if let Err(error) = &page {
                 tracing::error!(%pg, %error, "cannot read own content to compare it with another copy");
             }

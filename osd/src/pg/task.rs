@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use pando_osd_core::{Action, Change, Pg, Reply, Request, Stored, Token, Verdict, keys};
+use pando_osd_core::{Action, Change, Pg, Reply, Request, Token, Verdict};
 use pando_proto::osd::{CommitOutcome, CommitResponse, RaiseFenceResponse, TrimResponse, WriteResponse};
 use pando_proto::{Error, OsdId, PgId, Reason};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::fetch::{Fetch, engine_error};
+use super::fetch::Fetch;
 use super::jobs::Done;
 use super::{Answer, Call, Client, Input, MapView, Responder, Room};
 use crate::engine::commit::Submitted;
@@ -52,14 +52,9 @@ pub(crate) fn spawn(osd: &Arc<Osd>, id: PgId, view: Arc<MapView>) -> mpsc::Sende
 }
 
 async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Receiver<Input>) {
-    let stored = osd.reads.run(move |engine| engine.get(id, &keys::POSITION)).await;
-    let stored = match stored.map(Stored::decode) {
-        Ok(Some(stored)) => stored,
-        Ok(None) => {
-            let message = format!("placement group {id} has a format that this program does not know: use a newer one");
-            return osd.fail(Error::new(Reason::NewerFormat, message));
-        }
-        Err(error) => return osd.fail(engine_error(error)),
+    let stored = match super::damage::stored(&osd, id).await {
+        Ok(stored) => stored,
+        Err(error) => return osd.fail(error),
     };
     let mut task = Task {
         pg: Pg::new(id, osd.me, stored, osd.header_cache),
@@ -72,6 +67,7 @@ async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Rece
         next_token: 0,
         behind: VecDeque::new(),
         discarding: false,
+        damages: 0,
     };
     task.map(view);
     task.act().await;
@@ -82,8 +78,12 @@ async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Rece
         tokio::select! {
             biased;
             committed = next_commit(&mut task.commits) => {
-                if let Err(error) = committed.and_then(|()| task.committed()) {
-                    return task.osd.fail(Error::new(Reason::Storage, error.to_string()));
+                let outcome = match committed.and_then(|()| task.committed()) {
+                    Err(CommitError::Damaged(error)) => task.damaged(error).await,
+                    outcome => outcome.map_err(|error| Error::new(Reason::Storage, error.to_string())),
+                };
+                if let Err(error) = outcome {
+                    return task.osd.fail(error);
                 }
             }
             Some(done) = task.jobs.next(), if !task.jobs.is_empty() => task.done(done),
@@ -111,10 +111,10 @@ async fn next_commit(commits: &mut VecDeque<Submitted>) -> Result<(), CommitErro
 }
 
 /// A request that is not answered yet; its room is free again with it.
-struct Open {
+pub(super) struct Open {
     /// Of a read.
     fetch: Option<Arc<Fetch>>,
-    responder: Responder,
+    pub(super) responder: Responder,
     _room: Room,
 }
 
@@ -122,13 +122,15 @@ pub(super) struct Task {
     pub(super) id: PgId,
     pub(super) osd: Arc<Osd>,
     pub(super) pg: Pg,
-    view: Arc<MapView>,
-    commits: VecDeque<Submitted>,
+    pub(super) view: Arc<MapView>,
+    pub(super) commits: VecDeque<Submitted>,
     pub(super) jobs: FuturesUnordered<BoxFuture<'static, Done>>,
-    open: FxHashMap<Token, Open>,
+    pub(super) open: FxHashMap<Token, Open>,
     next_token: Token,
     behind: VecDeque<(Instant, Client)>,
-    discarding: bool,
+    pub(super) discarding: bool,
+    /// How often its copy was found damaged since it was complete.
+    pub(super) damages: u32,
 }
 
 impl Task {
@@ -207,6 +209,9 @@ impl Task {
             }
         }
         self.pg.set_full(self.osd.full.load(Ordering::Relaxed));
+        if !self.pg.status().incomplete {
+            self.damages = 0;
+        }
         self.pg.tick();
         self.discard_leftover();
     }
@@ -230,20 +235,25 @@ impl Task {
         !place && pg.members.len() >= size && pg.members.iter().all(up) && !self.is_behind()
     }
 
-    /// The oldest commit is durable, and perhaps those behind it.
+    /// The oldest commit is durable, and perhaps those behind it; what failed stays the oldest.
     fn committed(&mut self) -> Result<(), CommitError> {
         let mut count = 1;
         self.commits.pop_front();
+        let mut failed = Ok(());
         while let Some(first) = self.commits.front_mut() {
             match first.now_or_never() {
-                Some(outcome) => outcome?,
+                Some(Ok(())) => {}
+                Some(error) => {
+                    failed = error;
+                    break;
+                }
                 None => break,
             }
             self.commits.pop_front();
             count += 1;
         }
         self.pg.committed(count);
-        Ok(())
+        failed
     }
 
     fn done(&mut self, done: Done) {
@@ -290,7 +300,7 @@ impl Task {
         }
     }
 
-    fn answer(&mut self, token: Token, result: Result<Answer, Error>) {
+    pub(super) fn answer(&mut self, token: Token, result: Result<Answer, Error>) {
         if let Some(open) = self.open.remove(&token) {
             open.responder.answer(result);
         }

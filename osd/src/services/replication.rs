@@ -11,6 +11,8 @@ use super::Replies;
 use crate::pgs::Osd;
 use crate::{links, wire};
 
+type Queue = pando_rpc::queue::Sender<pando_proto::osd::ReplicaMessage>;
+
 pub(crate) struct Replication(pub Arc<Osd>);
 
 #[tonic::async_trait]
@@ -35,12 +37,21 @@ impl ReplicationService for Replication {
     }
 }
 
-async fn read(
-    osd: Arc<Osd>,
+async fn read(osd: Arc<Osd>, incoming: Streaming<ReplicaFrame>, queue: Queue) {
+    let mut stream = None;
+    read_on(&osd, incoming, queue, &mut stream).await;
+    if let Some(stream) = stream {
+        osd.links.ended(&stream).await;
+    }
+}
+
+async fn read_on(
+    osd: &Arc<Osd>,
     mut incoming: Streaming<ReplicaFrame>,
-    queue: pando_rpc::queue::Sender<pando_proto::osd::ReplicaMessage>,
+    queue: Queue,
+    stream: &mut Option<links::Incoming>,
 ) {
-    let mut known = false;
+    let mut queue = Some(queue);
     // A broken stream is opened again by the other side.
     while let Ok(Some(frame)) = incoming.message().await {
         for message in frame.messages {
@@ -52,10 +63,11 @@ async fn read(
                 // An address that was another OSD's before.
                 return tracing::debug!(to = %envelope.to, "a replication stream for another OSD");
             }
-            if !known {
-                osd.links.opened(envelope.from, queue.clone());
-                known = true;
+            if let Some(queue) = queue.take() {
+                *stream = Some(osd.links.opened(envelope.from, queue).await);
             }
+            let Some(stream) = stream.as_ref().filter(|stream| stream.from == envelope.from) else { return };
+            let Some(_turn) = stream.turn().await else { return };
             osd.deliver(envelope.pg, envelope.from, envelope.message).await;
         }
     }
