@@ -27,6 +27,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const FRAME_REQUESTS: usize = 256;
 /// Messages that may wait to be sent; above the largest window of requests.
 const QUEUE: usize = 1 << 17;
+/// Bits of a welcomed incarnation that the map knows; above them stands how often the rank opened its subtree anew in
+/// this process, and so lost the handles.
+const INCARNATION_OF_MAP: u64 = (1 << 40) - 1;
 /// Handles in one Reclaim.
 const RECLAIM_CHUNK: usize = 4096;
 
@@ -220,9 +223,10 @@ impl Keeper {
 
     /// Ends when the map says that a later process has the rank: a machine that died closes no stream.
     async fn replaced(&self, incarnation: u64) {
+        let process = incarnation & INCARNATION_OF_MAP;
         let mut map = self.core.map.clone();
         loop {
-            if map.current().ranks.get(&self.rank).is_some_and(|rank| rank.incarnation > incarnation) {
+            if map.current().ranks.get(&self.rank).is_some_and(|rank| rank.incarnation > process) {
                 return;
             }
             map.changed().await;
