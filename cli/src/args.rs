@@ -91,8 +91,8 @@ pub struct UpArgs {
     /// Where the data live.
     #[arg(long, default_value = "./pando-data", value_name = "DIR")]
     pub data: PathBuf,
-    /// Number of mons: 1, 3 or 5.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
+    /// Number of mons: 1, 3 or 5; `pando up --mons 3` says the same.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
     pub mons_count: u32,
     /// Number of OSDs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -115,6 +115,19 @@ pub struct UpArgs {
     /// Port of the first mon on 127.0.0.1; the others follow. 0 takes free ones.
     #[arg(long, default_value_t = 7100)]
     pub mon_port: u16,
+}
+
+impl UpArgs {
+    /// Takes `--mons N` for the number of mons. Elsewhere the flag names mons, which `up` has no use for.
+    pub fn with_mons(mut self, mons: Option<&str>) -> Result<Self, String> {
+        if let Some(mons) = mons {
+            let count = mons.parse().ok().filter(|count| (1..=5).contains(count));
+            self.mons_count = count.ok_or_else(|| {
+                format!("`up` starts its own mons: --mons is their number here, 1 to 5, not {mons:?}")
+            })?;
+        }
+        Ok(self)
+    }
 }
 
 impl Default for UpArgs {
@@ -313,6 +326,20 @@ mod tests {
         assert!(Args::parse_from(["pando"]).command.is_none());
         let up = UpArgs::default();
         assert_eq!((up.osds, up.mon_port, up.mds_cache_bytes), (3, 7100, 256 << 20));
+    }
+
+    #[test]
+    fn the_number_of_mons_goes_by_both_flags() {
+        let mons = |line: &[&str]| {
+            let args = Args::parse_from([&["pando"], line].concat());
+            let Some(Command::Up(up)) = args.command else { panic!("no up") };
+            up.with_mons(args.mons.as_deref()).map(|up| up.mons_count)
+        };
+        assert_eq!(mons(&["up"]), Ok(1));
+        assert_eq!(mons(&["up", "--mons-count", "3"]), Ok(3));
+        assert_eq!(mons(&["up", "--mons", "3"]), Ok(3));
+        assert_eq!(mons(&["--mons", "5", "up"]), Ok(5));
+        assert!(mons(&["up", "--mons", "10.0.0.1:7100"]).is_err() && mons(&["up", "--mons", "9"]).is_err());
     }
 
     #[test]

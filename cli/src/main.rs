@@ -25,7 +25,10 @@ fn main() -> ExitCode {
     let command = args.command.clone().unwrap_or_else(|| Command::Up(UpArgs::default()));
     log_to_stderr(&command, verbose);
     let outcome = match command {
-        Command::Up(up) => run(verbs::up::run(up, args.json)),
+        Command::Up(up) => match up.with_mons(args.mons.as_deref()) {
+            Ok(up) => run(verbs::up::run(up, args.json)),
+            Err(text) => Err(Failure::Usage(text)),
+        },
         other => run(dispatch(Session::new(&args), other)),
     };
     match outcome {

@@ -102,6 +102,7 @@ fn the_verbs_do_what_they_say() {
     let up = Up::start(&dir.path().join("data"));
     let run = |args: &[&str]| pando(&up.mons, args);
     files(&up.mons);
+    whole_or_nothing(&up.mons);
 
     stdout(&run(&["mkdir", "/d"]));
     stdout(&run(&["ln", "-s", "/f", "/d/link"]));
@@ -157,6 +158,43 @@ fn files(mons: &str) {
     assert!(back.join("sub/empty").is_dir());
 }
 
+/// A put that is killed leaves what was there; one that replaces a file keeps its mode, and leaves nothing beside it.
+fn whole_or_nothing(mons: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let local = dir.path().join("large");
+    let run = |args: &[&str]| stdout(&pando(mons, args));
+    std::fs::write(&local, vec![1; 3_000_000]).unwrap();
+    let local = local.to_str().unwrap();
+    run(&["mkdir", "-p", "/whole"]);
+    run(&["put", local, "/whole/file"]);
+    let before = objects(&run(&["stat", "--json", "/whole/file"]));
+    assert_eq!(run(&["ls", "/whole"]), "file\n", "nothing temporary is left");
+
+    let mut put = Command::new(env!("CARGO_BIN_EXE_pando"));
+    let mut put = put.args(["--mons", mons, "put", "-", "/whole/file"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = put.stdin.take().unwrap();
+    input.write_all(&vec![2; 4 << 20]).unwrap();
+    // It has begun, as more fits into no buffer on the way.
+    put.kill().unwrap();
+    put.wait().unwrap();
+    let after = objects(&run(&["stat", "--json", "/whole/file"]));
+    assert_eq!((&after[0]["ino"], &after[0]["size"]), (&before[0]["ino"], &3_000_000.into()));
+    assert_eq!(pando(mons, &["cat", "/whole/file"]).stdout, vec![1; 3_000_000]);
+
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(local, vec![3; 2_000_000]).unwrap();
+    std::fs::set_permissions(local, std::fs::Permissions::from_mode(0o751)).unwrap();
+    run(&["ln", "-s", "file", "/whole/link"]);
+    run(&["put", local, "/whole/link"]);
+    assert_eq!(pando(mons, &["cat", "/whole/file"]).stdout, vec![3; 2_000_000]);
+    let replaced = objects(&run(&["stat", "--json", "/whole/file"]));
+    assert_eq!((&replaced[0]["mode"], &replaced[0]["size"]), (&before[0]["mode"], &2_000_000.into()));
+    run(&["put", local, "/whole/new"]);
+    let (new, old) = (objects(&run(&["stat", "--json", "/whole/new"])), &before[0]["mode"]);
+    assert_ne!(&new[0]["mode"], old);
+    run(&["rm", "-r", "/whole"]);
+}
+
 fn cluster(mons: &str) {
     let status = objects(&stdout(&pando(mons, &["status", "--json"])));
     assert_eq!((&status[0]["osds_up"], &status[0]["ranks_up"]), (&1.into(), &1.into()));
@@ -179,6 +217,7 @@ fn cluster(mons: &str) {
 fn wrong_usage_and_an_unreachable_cluster_have_their_own_codes() {
     assert_eq!(failure(&pando("127.0.0.1:1", &["nonsense"])).0, 2);
     assert_eq!(failure(&pando("127.0.0.1:1", &["up", "--osds", "0"])).0, 2);
+    assert_eq!(failure(&pando("127.0.0.1:1", &["up", "--mons", "10.0.0.1:7100"])).0, 2);
     let (code, text) = failure(&pando("127.0.0.1:1", &["--timeout", "1", "ls"]));
     assert_eq!(code, 3);
     assert!(text.contains("no mon answers at 127.0.0.1:1") && text.contains("pando up"), "{text}");

@@ -1,11 +1,13 @@
-//! `pando put`
+//! `pando put`. A file appears under its name all at once: its bytes go to a temporary one beside it, which is then
+//! renamed. A command that is killed leaves at most that, `.pando-put-*`; what had the name before is whole.
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::StreamExt as _;
-use pando_client::{Client, OpenOptions};
+use pando_client::{Client, Metadata, OpenOptions};
 use pando_proto::Errno;
 use tokio::io::AsyncWriteExt as _;
 
@@ -18,8 +20,12 @@ use crate::verbs::into_directory;
 const PARALLEL: usize = 32;
 /// Bytes read at once.
 const BUFFER: usize = 1 << 20;
-/// Smaller files are read whole.
-const WHOLE: u64 = 1 << 20;
+/// Symlinks in a row, as the kernel's limit.
+const MAX_LINKS: usize = 40;
+/// For [`Client::access`].
+const MAY_WRITE: u32 = 2;
+/// How the names of files under way begin.
+const TEMPORARY: &str = ".pando-put-";
 
 pub async fn run(session: &Session, args: PutArgs) -> Result<(), Failure> {
     let client = session.client().await?;
@@ -87,10 +93,14 @@ async fn one(client: &Client, from: &Path, to: &Path) -> Result<(), Failure> {
         return Err(Failure::Local(format!("{}: neither file, directory nor symlink, left out", from.display())));
     }
     let mode = found.permissions().mode() & 0o7777;
-    if found.len() <= WHOLE {
+    if found.len() <= client.map().inline_limit() {
         let data = std::fs::read(from).map_err(local)?;
-        client.write_with(to, data.into(), mode, false).await?;
-        return Ok(());
+        // It may have grown meanwhile.
+        if data.len() as u64 <= client.map().inline_limit() {
+            // One request: all of it or nothing.
+            client.write_with(to, data.into(), mode, false).await?;
+            return Ok(());
+        }
     }
     let source = Source::File(from.to_owned(), std::fs::File::open(from).map_err(local)?);
     stream(client, source, to, mode, found.len()).await
@@ -130,10 +140,68 @@ impl Source {
     }
 }
 
-async fn stream(client: &Client, mut source: Source, to: &Path, mode: u32, size: u64) -> Result<(), Failure> {
+/// Fills a temporary file, then gives it the name. A file that has the name already keeps its mode and owner, but
+/// not its other names: they stay with the old content.
+async fn stream(client: &Client, source: Source, to: &Path, mode: u32, size: u64) -> Result<(), Failure> {
+    let to = target(client, to).await?;
+    let before = match client.symlink_metadata(&to).await {
+        Ok(found) if found.is_file() => {
+            client.access(&to, MAY_WRITE).await?;
+            Some(found)
+        }
+        Ok(found) if found.is_dir() => return Err(failure_at(Errno::EISDIR, &to)),
+        Ok(_) => None,
+        Err(error) if error.errno() == Errno::ENOENT => None,
+        Err(error) => return Err(error.into()),
+    };
+    let temporary = temporary(client, &to);
+    let mode = before.as_ref().map_or(mode, Metadata::mode);
+    let filled = fill(client, source, &temporary, before.as_ref(), mode, size).await;
+    let outcome = match filled {
+        Ok(()) => client.rename(&temporary, &to).await.map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
+    if outcome.is_err() {
+        // As well as can be: what failed is told already.
+        let _ = client.remove_file(&temporary).await;
+    }
+    outcome
+}
+/// Where the symlinks lead that `path` may end in: it is the file there that is replaced, never a link.
+async fn target(client: &Client, path: &Path) -> Result<PathBuf, Failure> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match client.symlink_metadata(&path).await {
+            Ok(found) if found.is_symlink() => {
+                let to = client.read_link(&path).await?;
+                // An absolute one replaces all.
+                path = path.parent().unwrap_or(Path::new("/")).join(to);
+            }
+            Err(error) if error.errno() != Errno::ENOENT => return Err(error.into()),
+            _ => return Ok(path),
+        }
+    }
+    Err(failure_at(Errno::ELOOP, &path))
+}
+
+/// A name beside `path` that no other command uses: the session's id is in it.
+fn temporary(client: &Client, path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("{TEMPORARY}{}-{}", client.id().0, COUNT.fetch_add(1, Ordering::Relaxed));
+    path.parent().unwrap_or(Path::new("/")).join(name)
+}
+
+async fn fill(
+    client: &Client,
+    mut source: Source,
+    temporary: &Path,
+    like: Option<&Metadata>,
+    mode: u32,
+    size: u64,
+) -> Result<(), Failure> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(mode).size_hint(size);
-    let mut file = options.open(client, to).await?;
+    options.write(true).create_new(true).mode(mode).size_hint(size);
+    let mut file = options.open(client, temporary).await?;
     loop {
         let data = source.next().await?;
         if data.is_empty() {
@@ -141,7 +209,24 @@ async fn stream(client: &Client, mut source: Source, to: &Path, mode: u32, size:
         }
         file.write_all(&data).await.map_err(cluster_error)?;
     }
+    if let Some(like) = like {
+        let made = file.metadata().await?;
+        if (made.uid(), made.gid()) != (like.uid(), like.gid()) {
+            match file.set_owner(Some(like.uid()), Some(like.gid())).await {
+                // Who may write a file of another may still not give files away.
+                Err(error) if error.errno() == Errno::EPERM => {}
+                // It may have cost set-id bits.
+                other => other.map(|_| ()).and(file.set_permissions(mode).await)?,
+            }
+        }
+    }
     Ok(file.close().await?)
+}
+
+fn failure_at(errno: Errno, path: &Path) -> Failure {
+    let mut error = pando_proto::Error::posix(errno);
+    error.path = Some(path.as_os_str().as_encoded_bytes().to_vec());
+    error.into()
 }
 
 /// The cluster's error inside one of `std::io`.
