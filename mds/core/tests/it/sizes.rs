@@ -490,3 +490,17 @@ fn a_size_that_stays_voids_no_append() {
     let Reply::Write(two) = rig.ok(append(1)) else { panic!() };
     assert_eq!((one.offset, two.offset), (200, 210));
 }
+
+#[test]
+fn a_file_truncated_to_objects_shows_none_of_the_old_ones() {
+    let (mut rig, ino) = large();
+    rig.late_purges = true;
+    let open = OpenRequest { target: at("f"), handle: 2, flags: W | T, size_hint: 300, ..Default::default() };
+    let Reply::Open(reply) = rig.ok(Op::Open(open)) else { panic!() };
+    assert_eq!(reply.placement.unwrap().home(), DataHome::Objects);
+    rig.flush();
+    waits(&mut rig, resize("f", 100), ino);
+    waits(&mut rig, grant(2, 300), ino);
+    rig.ok(resize("f", 100));
+    assert_eq!(content(&mut rig, "f"), [0; 100]);
+}
