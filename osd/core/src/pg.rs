@@ -169,6 +169,7 @@ pub struct Pg {
     role: Role,
     full: bool,
     damage: Damage,
+    damaged_in: u64,
     next_ticket: u64,
     actions: Vec<Action>,
 }
@@ -223,15 +224,17 @@ impl Pg {
             role: Role::Outsider,
             full: false,
             damage: Damage::None,
+            damaged_in: 0,
             next_ticket: 1,
             actions: Vec::new(),
         }
     }
 
     /// A copy that holds what `stored` says, but a part of it is unreadable: as a member it is brought everything
-    /// anew, as the primary it serves nothing.
-    pub fn damaged(id: PgId, me: OsdId, stored: Stored, headers: usize) -> Self {
-        Self { damage: Damage::Untold, ..Self::new(id, me, stored, headers) }
+    /// anew. As the primary it serves nothing up to configuration `config`, in which it was damaged: writes that it has
+    /// lost may be on others. In a later one it goes on as after a crash.
+    pub fn damaged(id: PgId, me: OsdId, stored: Stored, headers: usize, config: u64) -> Self {
+        Self { damage: Damage::Untold, damaged_in: config, ..Self::new(id, me, stored, headers) }
     }
 
     /// The oldest commit was refused, for own content that it builds on is damaged, and with it all behind it. Whom

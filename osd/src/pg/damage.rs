@@ -53,9 +53,10 @@ impl Task {
         let stored = stored(&self.osd, self.id).await?;
         self.osd.commits.heal(self.id);
         let (id, me, headers) = (self.id, self.osd.me, self.osd.header_cache);
+        let config = self.pg.status().config;
         self.pg = match concerned {
             Concerned::Request(_) => Pg::new(id, me, stored, headers),
-            Concerned::Copy | Concerned::Group => Pg::damaged(id, me, stored, headers),
+            Concerned::Copy | Concerned::Group => Pg::damaged(id, me, stored, headers, config),
         };
         self.tell_damage(concerned, &error);
         self.pg.set_sessions(Arc::clone(&self.view.sessions));

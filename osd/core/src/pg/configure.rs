@@ -53,12 +53,13 @@ impl Pg {
     }
 
     fn lead(&mut self, mut primary: Box<Primary>) {
-        if self.damage != Damage::None {
+        if self.damage != Damage::None && self.configuration.number <= self.damaged_in {
             primary.stage = Stage::Broken;
             self.role = Role::Primary(primary);
             let message = "this copy is damaged: another one is needed";
             return self.refuse_held(&Error::new(Reason::Unavailable, message));
         }
+        self.damage = Damage::None;
         primary.stage = Stage::Promising;
         self.role = Role::Primary(primary);
         self.stored.promised = self.configuration.number;

@@ -478,7 +478,7 @@ fn r25_a_repeated_batch_waits_for_all_members_however_many_fences_there_are() {
 
 #[test]
 fn i10_a_damaged_member_takes_nothing_but_everything_anew() {
-    let mut pg = Pg::damaged(PG, OsdId(1), stored(4, 4, 7), 16);
+    let mut pg = Pg::damaged(PG, OsdId(1), stored(4, 4, 7), 16, 4);
     pg.configure(configuration(4, &[0, 1], &[], 2));
     let refused = || [send(0, 4, Body::Refused { promised: 4 })];
     pg.tick();
@@ -514,13 +514,19 @@ fn i10_a_damaged_copy_concerns_its_group_if_it_is_the_primary_of_others() {
     let mut pg = pair();
     pg.request(1, Request::Commit(batch(1, b"a")));
     assert_eq!(pg.concerned(), Concerned::Group);
-    let mut pg = Pg::damaged(PG, OsdId(0), stored(1, 1, 0), 16);
+    let mut pg = Pg::damaged(PG, OsdId(0), stored(1, 1, 0), 16, 1);
     pg.configure(configuration(1, &[0, 1], &[], 2));
     assert_eq!(pg.take_actions(), []);
     pg.request(2, Request::Read(Reads::Keys(Vec::new())));
     let actions = pg.take_actions();
     let [Action::Reply(2, Err(error))] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(error.reason, Reason::Unavailable);
+    // As after a crash: all that was acknowledged is here.
+    pg.configure(configuration(2, &[0], &[], 1));
+    assert_eq!(pg.take_actions(), [with(Vec::new(), stored(2, 1, 0))]);
+    pg.committed(1);
+    sessions(&mut pg);
+    assert!(pg.status().active);
 
     let mut pg = alone();
     pg.request(7, Request::Commit(batch(1, b"a")));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_osd_core::{
-    Action, Batch, Change, Configuration, Load, Loaded, Message, Mutation, MutationKind, ObjectKey, PageQuery, Pg,
-    Reads, Reply, Request, Sessions, Token, Verdict, keys,
+    Action, Batch, Change, Concerned, Configuration, Load, Loaded, Message, Mutation, MutationKind, ObjectKey,
+    PageQuery, Pg, Reads, Reply, Request, Sessions, Token, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
 use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
@@ -244,7 +244,8 @@ impl World {
                 if self.dice.one_in(3) {
                     self.sync();
                 }
-                self.nodes[at].pg.page(ticket, Some(page));
+                let readable = !self.faults || !self.dice.one_in(20);
+                self.nodes[at].pg.page(ticket, readable.then_some(page));
             }
         }
         self.act(at);
@@ -489,8 +490,9 @@ impl World {
 
     fn fault(&mut self) {
         let node = self.dice.below(NODES);
-        match self.dice.below(5) {
+        match self.dice.below(6) {
             0 => self.crash(node),
+            5 => self.rot(node),
             1 => self.isolate(node),
             2 => {
                 let other = self.dice.below(NODES);
@@ -515,6 +517,26 @@ impl World {
         self.nodes[node].alive = false;
         self.nodes[node].lease = false;
         self.break_streams(node);
+    }
+
+    /// Some of what the only copy submitted builds on a block that rotted; it goes on.
+    fn rot(&mut self, node: usize) {
+        if !self.nodes[node].alive || self.nodes[node].unsynced.is_empty() {
+            return;
+        }
+        if !matches!(self.nodes[node].pg.concerned(), Concerned::Request(_)) {
+            return;
+        }
+        let survivors = self.dice.below(self.nodes[node].unsynced.len());
+        self.sync_some(node, survivors);
+        self.nodes[node].pg.committed(survivors);
+        let (stored, id) = (self.nodes[node].disk.stored(), id(node));
+        let node = &mut self.nodes[node];
+        node.unsynced.clear();
+        node.jobs.clear();
+        node.open.clear();
+        node.pg = Pg::new(PG, id, stored, 2);
+        node.map_epoch = 0;
     }
 
     /// Lives on, alone: its lease ends before anybody acts on that.
