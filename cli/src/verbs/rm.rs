@@ -10,6 +10,13 @@ use crate::failure::{Failure, Failures};
 use crate::session::{Session, finish};
 
 pub async fn run(session: &Session, args: RmArgs) -> Result<(), Failure> {
+    // Before anything is touched: what a slip of the finger would remove is everything.
+    if args.recursive
+        && let Some(root) = args.paths.iter().find(|path| is_root(path))
+    {
+        let shown = root.display();
+        return Err(Failure::Usage(format!("`rm -r {shown}` would remove everything: name what is below it instead")));
+    }
     let client = session.client().await?;
     let outcome = all(&client, &args).await;
     finish(client, outcome).await
@@ -34,5 +41,34 @@ async fn one(client: &Client, path: &Path, recursive: bool) -> pando_client::Res
             client.remove_dir_all(path).await
         }
         other => other,
+    }
+}
+
+/// Whether a path names the root of the file system, spelled in whatever way.
+fn is_root(path: &Path) -> bool {
+    use std::path::Component;
+    let mut depth = 0usize;
+    for component in path.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => depth = depth.saturating_sub(1),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    depth == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_known_in_every_spelling() {
+        for path in ["/", "//", "/.", "/a/..", "/../..", ""] {
+            assert!(is_root(Path::new(path)), "{path}");
+        }
+        for path in ["/a", "/a/../b", "/.a"] {
+            assert!(!is_root(Path::new(path)), "{path}");
+        }
     }
 }
