@@ -267,6 +267,12 @@ pub enum SettingCommand {
 pub enum OsdCommand {
     /// List them.
     Ls,
+    /// Take one off the map that is gone for good.
+    Rm {
+        /// Its number, as `3` or `osd.3`.
+        #[arg(value_parser = parse_osd, value_name = "OSD")]
+        osd: u32,
+    },
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -283,12 +289,26 @@ pub enum PgCommand {
 pub enum RankCommand {
     /// List them.
     Ls,
+    /// Take one off the map that owns nothing.
+    Rm {
+        /// Its number, as `5` or `mds.5`.
+        #[arg(value_parser = parse_rank, value_name = "RANK")]
+        rank: u32,
+    },
 }
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum SubtreeCommand {
     /// List them.
     Ls,
+}
+
+fn parse_osd(text: &str) -> Result<u32, String> {
+    text.strip_prefix("osd.").unwrap_or(text).parse().map_err(|_| "an OSD is named as `3` or `osd.3`".to_owned())
+}
+
+fn parse_rank(text: &str) -> Result<u32, String> {
+    text.strip_prefix("mds.").unwrap_or(text).parse().map_err(|_| "a rank is named as `5` or `mds.5`".to_owned())
 }
 
 fn parse_bytes(text: &str) -> Result<u64, String> {

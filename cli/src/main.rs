@@ -65,9 +65,9 @@ async fn dispatch(session: Session, command: Command) -> Result<(), Failure> {
         Command::Df => verbs::df::run(&session).await,
         Command::Status => verbs::status::run(&session).await,
         Command::Setting(command) => verbs::setting::run(&session, command).await,
-        Command::Osd(args::OsdCommand::Ls) => verbs::osd::ls(&session).await,
+        Command::Osd(command) => verbs::osd::run(&session, command).await,
         Command::Pg(args::PgCommand::Ls { pool }) => verbs::pg::ls(&session, pool).await,
-        Command::Rank(args::RankCommand::Ls) => verbs::rank::ls(&session).await,
+        Command::Rank(command) => verbs::rank::run(&session, command).await,
         Command::Subtree(args::SubtreeCommand::Ls) => verbs::subtree::ls(&session).await,
     }
 }

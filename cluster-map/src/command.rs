@@ -55,6 +55,12 @@ pub enum Command {
     /// A mon has another address.
     #[prost(message, tag = "14")]
     SetMon(SetMon),
+    /// An OSD is gone for good.
+    #[prost(message, tag = "15")]
+    RemoveOsd(RemoveDaemon),
+    /// A rank is needed no more.
+    #[prost(message, tag = "16")]
+    RemoveRank(RemoveDaemon),
 }
 
 /// See [`Command::CreateCluster`].
@@ -224,9 +230,17 @@ pub struct SetMon {
     pub address: String,
 }
 
+/// See [`Command::RemoveOsd`] and [`Command::RemoveRank`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct RemoveDaemon {
+    /// OSD id or rank.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 struct Envelope {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
     command: Option<Command>,
 }
 
@@ -367,6 +381,9 @@ pub enum CommandError {
     /// All 48-bit numbers of a shard were handed out.
     #[error("shard {0} has no inode numbers left")]
     NoInosLeft(u32),
+    /// What is to be removed is needed; says by whom.
+    #[error("{0}")]
+    InUse(String),
     /// No room for more of these.
     #[error("the cluster has {0} already, which is the limit")]
     TooMany(&'static str),
@@ -381,6 +398,7 @@ impl From<CommandError> for Error {
             CommandError::Unknown(_) => Reason::UnknownId,
             CommandError::Stale { .. } => Reason::StaleEpoch,
             CommandError::NoInosLeft(_) => Reason::NoSpace,
+            CommandError::InUse(_) => Reason::InUse,
             CommandError::TooMany(_) => Reason::Overloaded,
         };
         let epoch = if let CommandError::Stale { have, .. } = &error { Some(*have) } else { None };

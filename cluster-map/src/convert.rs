@@ -114,6 +114,7 @@ impl ClusterMap {
             next_osd_id: self.next_osd_id,
             ino_grants: self.ino_grants.iter().map(InoGrant::to_proto).collect(),
             expected_osds: self.expected_osds,
+            rank_incarnation_floor: self.rank_incarnation_floor,
         }
     }
 
@@ -128,6 +129,7 @@ impl ClusterMap {
             next_subtree_id: proto.next_subtree_id,
             next_osd_id: proto.next_osd_id,
             expected_osds: proto.expected_osds,
+            rank_incarnation_floor: proto.rank_incarnation_floor,
             lineage: proto.lineage.iter().map(Lineage::from_proto).collect(),
             ino_grants: proto.ino_grants.iter().map(InoGrant::from_proto).collect::<Result<_, _>>()?,
             ..Self::default()

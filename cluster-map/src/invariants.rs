@@ -96,8 +96,9 @@ pub fn check_step(before: &ClusterMap, after: &ClusterMap) -> Check {
         check_pg_step(*id, pg, after)?;
     }
     check_owner_step(before, after)?;
-    let forgotten = before.osds.keys().find(|id| !after.osds.contains_key(id));
-    require(forgotten.is_none(), "OSD ids are never reused", || format!("{forgotten:?}"))?;
+    check_removals(before, after)?;
+    let reused = after.osds.keys().find(|id| !before.osds.contains_key(id) && id.0 < before.next_osd_id);
+    require(reused.is_none(), "OSD ids are never reused (R26)", || format!("{reused:?}"))?;
     let newcomers = after.sessions.keys().filter(|id| !before.sessions.contains_key(id));
     let fresh = newcomers.into_iter().all(|id| id.0 >= before.next_client_id);
     require(fresh, "client ids are never reused (R9)", || format!("{}", before.next_client_id))?;
@@ -124,6 +125,17 @@ fn check_pg_step(id: PgId, before: &Pg, after: &ClusterMap) -> Check {
     require(continued, "a configuration continues the one before (R26)", detail)
 }
 
+/// Only what nobody needs leaves the map.
+fn check_removals(before: &ClusterMap, after: &ClusterMap) -> Check {
+    let mut osds = before.osds.iter().filter(|(id, _)| !after.osds.contains_key(id));
+    let needed = osds.find(|(id, osd)| osd.up || !before.pgs_of_osd(**id).is_empty());
+    require(needed.is_none(), "no OSD in use is removed (R26)", || format!("{needed:?}"))?;
+    let owns = |rank| before.subtrees.values().any(|subtree| subtree.owner == rank);
+    let mut ranks = before.ranks.iter().filter(|(rank, _)| !after.ranks.contains_key(rank));
+    let needed = ranks.find(|(rank, info)| info.up || owns(**rank) || info.incarnation > after.rank_incarnation_floor);
+    require(needed.is_none(), "no rank in use is removed (R13)", || format!("{needed:?}"))
+}
+
 fn check_owner_step(before: &ClusterMap, after: &ClusterMap) -> Check {
     for (id, subtree) in &before.subtrees {
         let Some(new) = after.subtrees.get(id) else { continue };
@@ -134,7 +146,10 @@ fn check_owner_step(before: &ClusterMap, after: &ClusterMap) -> Check {
         require(same || new.epoch > subtree.epoch, "another owner is another epoch (I3)", detail)?;
     }
     let falls =
-        before.ranks.iter().any(|(id, rank)| after.ranks.get(id).is_none_or(|new| new.incarnation < rank.incarnation));
+        before.ranks.iter().any(|(id, rank)| after.ranks.get(id).is_some_and(|new| new.incarnation < rank.incarnation));
+    let floor = before.rank_incarnation_floor;
+    let reused = after.ranks.iter().any(|(id, new)| !before.ranks.contains_key(id) && new.incarnation <= floor);
+    let falls = falls || reused || after.rank_incarnation_floor < floor;
     let osd_falls =
         before.osds.iter().any(|(id, osd)| after.osds.get(id).is_some_and(|new| new.incarnation < osd.incarnation));
     require(!falls && !osd_falls, "incarnations never fall", || "a daemon".to_owned())

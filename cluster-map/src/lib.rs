@@ -25,7 +25,7 @@ pub mod settings;
 
 pub use command::{
     AllocateInos, Command, CommandError, CommandResult, CommandValue, ConfirmMember, CreateCluster, DaemonState,
-    EndSession, PoolSpec, RegisterClient, RegisterOsd, RegisterRank, SetMon, SetSetting,
+    EndSession, PoolSpec, RegisterClient, RegisterOsd, RegisterRank, RemoveDaemon, SetMon, SetSetting,
 };
 pub use convert::MapError;
 pub use map::{ClusterMap, InoGrant, Lineage, Osd, Pg, PgState, Pool, RankInfo, Session, Subtree};

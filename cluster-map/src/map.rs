@@ -13,13 +13,13 @@ pub struct ClusterMap {
     pub cluster_id: [u8; 16],
     /// Rises with each change.
     pub epoch: Epoch,
-    /// Every OSD ever registered.
+    /// Every OSD that registered and was not removed.
     pub osds: BTreeMap<OsdId, Osd>,
     /// `metadata` (1) and `data` (2).
     pub pools: BTreeMap<PoolId, Pool>,
     /// All PGs of all pools.
     pub pgs: BTreeMap<PgId, Pg>,
-    /// Ranks that ever registered.
+    /// Ranks that registered and were not removed.
     pub ranks: BTreeMap<Rank, RankInfo>,
     /// The tree of subtrees.
     pub subtrees: BTreeMap<SubtreeId, Subtree>,
@@ -45,6 +45,8 @@ pub struct ClusterMap {
     pub ino_grants: Vec<InoGrant>,
     /// PGs get their members when this many OSDs are up.
     pub expected_osds: u32,
+    /// Highest incarnation of a rank that was removed; those that register anew start above it (R13).
+    pub rank_incarnation_floor: u64,
 }
 
 /// A range of inos that was handed out.

@@ -1,7 +1,7 @@
 //! The calls of `pando.mon.v1.AdminService`.
 
 use pando_proto::mon::admin_service_client::AdminServiceClient;
-use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, PoolId, mon};
+use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PoolId, Rank, mon};
 use tonic::transport::Channel;
 
 use crate::MonClient;
@@ -80,6 +80,24 @@ impl AdminClient {
             let request = request.clone();
             async move { service(channel).set_setting(request).await }
         };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Takes an OSD off the map. Idempotent. Returns an epoch in which it is gone.
+    ///
+    /// Errors: `IN_USE` while it may hold a lease or a placement group needs it, `UNKNOWN_ID` for an id never given.
+    pub async fn remove_osd(&self, osd: OsdId) -> Result<Epoch, Error> {
+        let request = mon::RemoveOsdRequest { osd_id: osd.0 };
+        let call = |channel| async move { service(channel).remove_osd(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Takes a rank off the map. Idempotent. Returns an epoch in which it is gone.
+    ///
+    /// Errors: `IN_USE` while it may hold a lease or owns a subtree, `UNKNOWN_ID` for a number that is no rank.
+    pub async fn remove_rank(&self, rank: Rank) -> Result<Epoch, Error> {
+        let request = mon::RemoveRankRequest { rank: rank.0 };
+        let call = |channel| async move { service(channel).remove_rank(request).await };
         self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
     }
 }

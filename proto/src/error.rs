@@ -133,6 +133,8 @@ reasons! {
     TooLargeForInline = "TOO_LARGE_FOR_INLINE", FailedPrecondition, EFBIG;
     /// Data of another cluster, or a peer of one.
     WrongCluster = "WRONG_CLUSTER", FailedPrecondition, EPROTO;
+    /// What is to be removed is needed; the message says by whom.
+    InUse = "IN_USE", FailedPrecondition, EBUSY;
     /// A disk format newer than this program.
     NewerFormat = "NEWER_FORMAT", FailedPrecondition, EPROTO;
     /// This process is not the primary, leader or owner; look at a newer map and go there.

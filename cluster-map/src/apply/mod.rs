@@ -50,6 +50,8 @@ impl ClusterMap {
             Command::AllocateInos(command) => inos::allocate(self, command),
             Command::SetSetting(command) => setting::set(self, command),
             Command::SetMon(command) => setting::set_mon(self, command),
+            Command::RemoveOsd(command) => osd::remove(self, *command),
+            Command::RemoveRank(command) => rank::remove(self, *command),
         }?;
         if changed {
             self.epoch = Epoch(self.epoch.0 + 1);

@@ -3,7 +3,7 @@
 use pando_proto::OsdId;
 
 use super::{Applied, CHANGED, MAX_TEXT, UNCHANGED, check_address, check_text, check_token, pg};
-use crate::command::{CommandError, CommandValue, DaemonState, RegisterOsd};
+use crate::command::{CommandError, CommandValue, DaemonState, RegisterOsd, RemoveDaemon};
 use crate::map::{ClusterMap, Osd};
 use crate::placement;
 
@@ -103,4 +103,30 @@ pub(super) fn out(map: &mut ClusterMap, command: DaemonState) -> Applied {
         return Ok(UNCHANGED);
     }
     Ok((placement::replace_absent(map, id), CommandValue::Done))
+}
+
+/// Takes an OSD off the map. Its id is never given out again, so that one that comes back is a new one (R26).
+pub(super) fn remove(map: &mut ClusterMap, command: RemoveDaemon) -> Applied {
+    let id = OsdId(command.id);
+    if id.0 == 0 || id.0 >= map.next_osd_id {
+        return Err(CommandError::Unknown(id.to_string()));
+    }
+    let Some(osd) = map.osds.get(&id) else { return Ok(UNCHANGED) };
+    if osd.up {
+        let message = format!("{id} (at {}) holds a lease: stop its pando-osd first", osd.address);
+        return Err(CommandError::InUse(message));
+    }
+    let holding = map.pgs_of_osd(id);
+    if let Some(first) = holding.first() {
+        // R26: a member that is down is the last one.
+        let message = format!(
+            "{id} is the last member of {} placement groups (PG {first} is one): what they hold would be lost; start it",
+            holding.len()
+        );
+        return Err(CommandError::InUse(message));
+    }
+    pg::forgotten(map, id);
+    map.osds.remove(&id);
+    placement::fill(map);
+    Ok(CHANGED)
 }

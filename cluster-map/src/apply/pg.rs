@@ -73,6 +73,15 @@ fn drop_dead(pg: &mut Pg, is_up: impl Fn(OsdId) -> bool) {
     }
 }
 
+/// An OSD will not come back: the places kept for it are free.
+pub(super) fn forgotten(map: &mut ClusterMap, osd: OsdId) {
+    for pg in map.pgs.values_mut().filter(|pg| pg.absent.contains(&osd)) {
+        pg.absent.retain(|absent| *absent != osd);
+        // Who was to leave stays if nobody is left to take the place.
+        pg.leaving.truncate(pg.joining.len() + pg.absent.len());
+    }
+}
+
 pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Applied {
     let id = PgId { pool: PoolId(command.pool), index: command.index };
     let osd = OsdId(command.osd_id);

@@ -4,7 +4,7 @@ use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::{Epoch, Ino, Rank};
 
 use super::{Applied, CHANGED, UNCHANGED, check_address, check_token};
-use crate::command::{CommandError, CommandValue, DaemonState, RegisterRank};
+use crate::command::{CommandError, CommandValue, DaemonState, RegisterRank, RemoveDaemon};
 use crate::map::{ClusterMap, RankInfo, Subtree};
 
 /// Ranks are small numbers.
@@ -17,7 +17,8 @@ pub(super) fn register(map: &mut ClusterMap, command: &RegisterRank) -> Applied 
         return Err(CommandError::Invalid(format!("ranks are numbered 0 to {MAX_RANK}")));
     }
     let rank = Rank(command.rank);
-    let before = map.ranks.get(&rank).cloned().unwrap_or_default();
+    let new = RankInfo { incarnation: map.rank_incarnation_floor, ..RankInfo::default() };
+    let before = map.ranks.get(&rank).cloned().unwrap_or(new);
     let restarted = before.boot_id != command.boot_id;
     let info = RankInfo {
         address: command.address.clone(),
@@ -55,5 +56,26 @@ pub(super) fn set_state(map: &mut ClusterMap, command: DaemonState, up: bool) ->
         return Ok(UNCHANGED);
     }
     info.up = up;
+    Ok(CHANGED)
+}
+
+/// Takes a rank off the map. Its number may be used again: by a process of a higher incarnation (R13).
+pub(super) fn remove(map: &mut ClusterMap, command: RemoveDaemon) -> Applied {
+    let rank = Rank(command.id);
+    if command.id > MAX_RANK {
+        return Err(CommandError::Unknown(rank.to_string()));
+    }
+    let Some(info) = map.ranks.get(&rank) else { return Ok(UNCHANGED) };
+    if info.up {
+        let message = format!("{rank} (at {}) holds a lease: stop its pando-mds first", info.address);
+        return Err(CommandError::InUse(message));
+    }
+    if let Some((id, subtree)) = map.subtrees.iter().find(|(_, subtree)| subtree.owner == rank) {
+        let hint = String::from_utf8_lossy(&subtree.path_hint);
+        let message = format!("{rank} owns {id} (`{}`): move it to another rank first", hint.escape_debug());
+        return Err(CommandError::InUse(message));
+    }
+    map.rank_incarnation_floor = map.rank_incarnation_floor.max(info.incarnation);
+    map.ranks.remove(&rank);
     Ok(CHANGED)
 }

@@ -249,6 +249,79 @@ fn a_restarted_rank_fences_its_subtrees() {
     assert_eq!(map.owner(ROOT_SUBTREE), Some((Rank(0), "mds:7100")));
 }
 
+fn in_use(result: Result<CommandResult, CommandError>) -> String {
+    let Err(CommandError::InUse(message)) = result else { panic!("{result:?}") };
+    message
+}
+
+/// R13: no process of before passes for one of a rank that was registered anew.
+#[test]
+fn a_rank_is_removed_only_when_it_has_no_lease_and_owns_nothing() {
+    let mut map = cluster(1, 1);
+    let remove = |id| Command::RemoveRank(RemoveDaemon { id });
+    for boot in 1..=3 {
+        step(&mut map, &register_rank(5, boot)).unwrap();
+    }
+    let message = in_use(step(&mut map, &remove(5)));
+    assert!(message.contains("mds.5") && message.contains("stop its pando-mds"), "{message}");
+    step(&mut map, &Command::RankDown(daemon(5, 3))).unwrap();
+    let removed = step(&mut map, &remove(5)).unwrap();
+    assert!(!map.ranks.contains_key(&Rank(5)));
+    assert_eq!(step(&mut map, &remove(5)).unwrap(), removed, "idempotent");
+    let up = step(&mut map, &Command::RankUp(daemon(5, 3)));
+    assert!(matches!(up, Err(CommandError::Unknown(_))), "{up:?}");
+    assert_eq!(step(&mut map, &register_rank(5, 9)).unwrap().value, CommandValue::Rank(4));
+    let stale = step(&mut map, &Command::RankDown(daemon(5, 3)));
+    assert!(matches!(stale, Err(CommandError::Stale { .. })), "{stale:?}");
+
+    step(&mut map, &register_rank(0, 1)).unwrap();
+    let incarnation = map.ranks[&Rank(0)].incarnation;
+    step(&mut map, &Command::RankDown(daemon(0, incarnation))).unwrap();
+    let message = in_use(step(&mut map, &remove(0)));
+    assert!(message.contains("mds.0 owns") && message.contains("`/`"), "{message}");
+    assert!(matches!(step(&mut map, &remove(5000)), Err(CommandError::Unknown(_))));
+}
+
+/// R26.
+#[test]
+fn an_osd_is_removed_only_when_no_pg_needs_it() {
+    let mut map = cluster(2, 2);
+    let remove = |id| Command::RemoveOsd(RemoveDaemon { id });
+    let message = in_use(step(&mut map, &remove(1)));
+    assert!(message.contains("stop its pando-osd"), "{message}");
+    step(&mut map, &Command::OsdDown(daemon(1, 1))).unwrap();
+    step(&mut map, &Command::OsdDown(daemon(2, 1))).unwrap();
+    let message = in_use(step(&mut map, &remove(2)));
+    assert!(message.contains("the last member of 12 placement groups (PG 1.0 is one)"), "{message}");
+    step(&mut map, &Command::OsdUp(daemon(2, 1))).unwrap();
+
+    // Places kept for it are given up, and go to one that comes later.
+    let removed = step(&mut map, &remove(1)).unwrap();
+    assert!(map.pgs.values().all(|pg| pg.absent.is_empty() && pg.members == [OsdId(2)]));
+    assert_eq!(step(&mut map, &remove(1)).unwrap(), removed, "idempotent");
+    assert!(matches!(step(&mut map, &remove(3)), Err(CommandError::Unknown(_))));
+    assert!(matches!(step(&mut map, &remove(0)), Err(CommandError::Unknown(_))));
+    let again = step(&mut map, &register_osd(1, 2)).unwrap();
+    assert_eq!(again.value, CommandValue::Osd(OsdId(3), 1), "its id is not used again");
+    assert!(map.pgs.values().all(|pg| pg.joining == [OsdId(3)]));
+    let message = in_use({
+        step(&mut map, &Command::OsdDown(daemon(2, 1))).unwrap();
+        step(&mut map, &remove(2))
+    });
+    assert!(message.contains("would be lost"), "{message}");
+}
+
+#[test]
+fn who_was_to_leave_stays_when_the_osd_that_was_waited_for_is_removed() {
+    let (mut map, id, leaving, mate, joiner) = moving_and_rejoining();
+    step(&mut map, &Command::OsdDown(daemon(mate.0, 1))).unwrap();
+    confirm_all(&mut map);
+    assert_eq!((map.pgs[&id].members.as_slice(), map.pgs[&id].leaving.len()), ([leaving, joiner].as_slice(), 1));
+    step(&mut map, &Command::RemoveOsd(RemoveDaemon { id: mate.0 })).unwrap();
+    assert_eq!((map.pgs[&id].members.as_slice(), map.pgs[&id].leaving.len()), ([leaving, joiner].as_slice(), 0));
+    assert_eq!(map.pg_state(id), PgState::Healthy);
+}
+
 #[test]
 fn client_ids_are_unique_and_never_reused() {
     let mut map = cluster(1, 1);
@@ -340,6 +413,8 @@ fn any_command() -> impl Strategy<Value = Command> {
         1 => (0..3u32, 1..4u8).prop_map(|(rank, boot)| register_rank(rank, boot)),
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankDown(daemon(id, incarnation))),
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankUp(daemon(id, incarnation))),
+        1 => (0..6u32).prop_map(|id| Command::RemoveOsd(RemoveDaemon { id })),
+        1 => (0..3u32).prop_map(|id| Command::RemoveRank(RemoveDaemon { id })),
         1 => (0..9u8).prop_map(|nonce| {
             Command::RegisterClient(RegisterClient { nonce: vec![nonce; 1], description: "p".into() })
         }),

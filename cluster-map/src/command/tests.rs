@@ -22,6 +22,8 @@ fn commands_and_results_survive_their_encoding() {
 fn the_log_format_stays() {
     let command = Command::OsdDown(DaemonState { id: 2, incarnation: 300 });
     assert_eq!(command.to_bytes(), [1, 0x32, 5, 0x08, 2, 0x10, 0xac, 2]);
+    let command = Command::RemoveRank(RemoveDaemon { id: 5 });
+    assert_eq!(command.to_bytes(), [1, 0x82, 1, 2, 0x08, 5]);
     let command = Command::SetSetting(SetSetting { name: "a".into(), value: "1".into() });
     assert_eq!(command.to_bytes(), [1, 0x6a, 6, 0x0a, 1, b'a', 0x12, 1, b'1']);
 }

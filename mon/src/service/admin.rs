@@ -4,7 +4,7 @@ mod status;
 
 use std::sync::Arc;
 
-use pando_cluster_map::{ClusterMap, Command, SetSetting, settings};
+use pando_cluster_map::{ClusterMap, Command, RemoveDaemon, SetSetting, settings};
 use pando_proto::mon::admin_service_client::AdminServiceClient;
 use pando_proto::mon::admin_service_server::AdminService;
 use pando_proto::{Error, MAX_MESSAGE_BYTES, PoolId, Reason, mon};
@@ -111,5 +111,17 @@ impl AdminService for Admin {
         let command = Command::SetSetting(SetSetting { name, value });
         let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
         Ok(Response::new(mon::SetSettingResponse { map_epoch: result.epoch.0 }))
+    }
+
+    async fn remove_osd(&self, request: Request<mon::RemoveOsdRequest>) -> Answer<mon::RemoveOsdResponse> {
+        let command = Command::RemoveOsd(RemoveDaemon { id: request.into_inner().osd_id });
+        let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
+        Ok(Response::new(mon::RemoveOsdResponse { map_epoch: result.epoch.0 }))
+    }
+
+    async fn remove_rank(&self, request: Request<mon::RemoveRankRequest>) -> Answer<mon::RemoveRankResponse> {
+        let command = Command::RemoveRank(RemoveDaemon { id: request.into_inner().rank });
+        let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
+        Ok(Response::new(mon::RemoveRankResponse { map_epoch: result.epoch.0 }))
     }
 }

@@ -1,9 +1,10 @@
 use bytes::Bytes;
 use pando_mon::{Error, Storage};
+use pando_mon_client::Daemon;
 use pando_proto::mon::cluster_service_client::ClusterServiceClient;
 use pando_proto::mon::raft_service_client::RaftServiceClient;
 use pando_proto::mon::{DeliverRequest, HeartbeatRequest, ProposeRequest};
-use pando_proto::{Epoch, Reason};
+use pando_proto::{Epoch, OsdId, Rank, Reason};
 use pando_rpc::Env;
 
 use crate::support::*;
@@ -112,5 +113,38 @@ async fn requests_that_make_no_sense_get_typed_errors() {
     let garbage = ProposeRequest { cluster_id: Bytes::new(), command: Bytes::from_static(b"\x63") };
     assert_eq!(reason(raft.propose(garbage).await.unwrap_err()), Reason::InvalidRequest);
     client.register_osd(osd(1, 1)).await.unwrap();
+    mon.stop().await;
+}
+
+/// What was registered by mistake can be taken off the map again, and what is needed cannot (R13, R26).
+#[tokio::test]
+async fn only_daemons_that_nobody_needs_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let (client, admin) = (mon.client(), mon.client().admin());
+    let mistyped = pando_proto::mon::RegisterRankRequest { rank: 5, ..rank(1) };
+    let registered = client.register_rank(mistyped).await.unwrap();
+    let five = Rank(5);
+    let error = admin.remove_rank(five).await.unwrap_err();
+    assert_eq!((error.reason, error.errno), (Reason::InUse, pando_proto::Errno::EBUSY), "{error:?}");
+    client.release_lease(Daemon::Rank(five), registered.incarnation).await.unwrap();
+    let warnings = admin.status().await.unwrap().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("`pando rank rm 5`")), "{warnings:?}");
+    let epoch = admin.remove_rank(five).await.unwrap();
+    assert_eq!(admin.remove_rank(five).await.unwrap(), epoch, "idempotent");
+    assert!(admin.list_ranks().await.unwrap().is_empty());
+    let again = client.register_rank(rank(1)).await.unwrap();
+    assert!(again.incarnation > registered.incarnation, "R13");
+
+    let registered = client.register_osd(osd(1, 1)).await.unwrap();
+    let id = OsdId(registered.osd_id);
+    assert_eq!(admin.remove_osd(id).await.unwrap_err().reason, Reason::InUse);
+    client.release_lease(Daemon::Osd(id), registered.incarnation).await.unwrap();
+    let warnings = admin.status().await.unwrap().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("`pando osd rm 1`")), "{warnings:?}");
+    admin.remove_osd(id).await.unwrap();
+    admin.remove_osd(id).await.unwrap();
+    assert!(admin.list_osds().await.unwrap().is_empty());
+    assert_eq!(admin.remove_osd(OsdId(9)).await.unwrap_err().reason, Reason::UnknownId);
     mon.stop().await;
 }

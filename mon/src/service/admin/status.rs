@@ -49,7 +49,13 @@ fn warnings(map: &ClusterMap, known: &Status) -> Vec<String> {
     osd_warnings(map, known, &mut warnings);
     pg_warnings(map, &mut warnings);
     for (rank, info) in map.ranks.iter().filter(|(_, info)| !info.up) {
-        warnings.push(format!("{rank} (last at {}) is down: start its pando-mds; its files wait", info.address));
+        let owns = map.subtrees.values().any(|subtree| subtree.owner == *rank);
+        let rest = if owns {
+            "start its pando-mds; its files wait".to_owned()
+        } else {
+            format!("it owns nothing: start its pando-mds, or `pando rank rm {}` if it was a mistake", rank.0)
+        };
+        warnings.push(format!("{rank} (last at {}) is down: {rest}", info.address));
     }
     if map.ranks.is_empty() {
         warnings.push("no metadata server has registered: start a pando-mds".to_owned());
@@ -62,9 +68,13 @@ fn osd_warnings(map: &ClusterMap, known: &Status, warnings: &mut Vec<String>) {
     for (id, osd) in &map.osds {
         if !osd.up {
             let (address, host) = (&osd.address, &osd.host);
-            warnings.push(format!(
-                "{id} ({address} on {host}) is down: start it; after {minutes} minutes other OSDs take its places"
-            ));
+            let places = map.pgs.values().any(|pg| pg.members.contains(id) || pg.absent.contains(id));
+            let rest = if places {
+                format!("start it; after {minutes} minutes other OSDs take its places")
+            } else {
+                format!("it holds nothing that is needed: start it, or `pando osd rm {}` if it is gone for good", id.0)
+            };
+            warnings.push(format!("{id} ({address} on {host}) is down: {rest}"));
         }
         if let Some((total, used)) = known.usage.get(id)
             && *total > 0
