@@ -214,7 +214,7 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
         subtree: Mutex::new(None),
     });
     let (sender, usage) = watch::channel(CacheUsage::default());
-    let routes = pando_rpc::standard_routes().await;
+    let routes = pando_rpc::standard_routes("pando.mds.v1").await;
     let routes = routes.add_service(crate::stream::service(&shared)).add_service(crate::unary::service(&shared));
     let shutdown = env.shutdown.clone();
     let serving = tokio::task::spawn_local(async move {

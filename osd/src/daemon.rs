@@ -214,7 +214,7 @@ async fn routes(osd: &Arc<Osd>) -> tonic::service::Routes {
     let replication = ReplicationServiceServer::new(Replication(Arc::clone(osd)))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    pando_rpc::standard_routes().await.add_service(records).add_service(objects).add_service(replication)
+    pando_rpc::standard_routes("pando.osd.v1").await.add_service(records).add_service(objects).add_service(replication)
 }
 
 async fn follow_map(osd: Arc<Osd>) {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -48,11 +50,13 @@ impl Shutdown {
     }
 }
 
-/// Routes with what every daemon offers: reflection (v1 and v1alpha) and health.
-pub async fn standard_routes() -> Routes {
+/// Routes with what every daemon offers: reflection (v1 and v1alpha) of the services of `package`, which are the
+/// daemon's own (`pando.mds.v1`), and health.
+pub async fn standard_routes(package: &str) -> Routes {
+    let descriptors = descriptors(package);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(pando_proto::FILE_DESCRIPTOR_SET)
+            .register_file_descriptor_set(descriptors.clone())
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -60,6 +64,15 @@ pub async fn standard_routes() -> Routes {
     let v1 = reflection().build_v1().expect("our own descriptors are valid");
     let v1alpha = reflection().build_v1alpha().expect("our own descriptors are valid");
     Routes::new(health).add_service(v1).add_service(v1alpha)
+}
+
+/// The descriptors of all messages, for packages use each other's, but of the services of one package only.
+fn descriptors(package: &str) -> FileDescriptorSet {
+    let mut all = FileDescriptorSet::decode(pando_proto::FILE_DESCRIPTOR_SET).expect("our own descriptors are valid");
+    for file in all.file.iter_mut().filter(|file| file.package() != package) {
+        file.service.clear();
+    }
+    all
 }
 
 /// Serves until `shutdown`, then lets calls in flight end for a moment.
@@ -92,3 +105,6 @@ pub async fn serve(listener: Listener, routes: Routes, shutdown: Shutdown) -> io
 pub async fn bind(net: &Arc<dyn Net>, address: std::net::SocketAddr) -> io::Result<Listener> {
     net.bind(address).await
 }
+
+#[cfg(test)]
+mod tests;

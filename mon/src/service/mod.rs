@@ -20,7 +20,7 @@ pub(crate) async fn routes(mon: &Arc<Mon>) -> Routes {
     let cluster = ClusterServiceServer::new(cluster::Cluster(Arc::clone(mon)));
     let admin = AdminServiceServer::new(admin::Admin(Arc::clone(mon)));
     let raft = RaftServiceServer::new(raft::Group(Arc::clone(mon)));
-    pando_rpc::standard_routes()
+    pando_rpc::standard_routes("pando.mon.v1")
         .await
         .add_service(cluster.max_encoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(admin.max_encoding_message_size(MAX_MESSAGE_BYTES))

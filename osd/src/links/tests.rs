@@ -79,7 +79,7 @@ async fn next(replies: &mut Streaming<ReplicaFrame>) -> Option<Vec<Message>> {
 #[tokio::test]
 async fn our_side_of_a_stream_ends_with_theirs_and_a_newer_stream_ends_the_older() {
     let osd = osd("127.0.0.1:1");
-    let routes = pando_rpc::standard_routes().await;
+    let routes = pando_rpc::standard_routes("pando.osd.v1").await;
     let (address, shutdown) =
         serve(routes.add_service(ReplicationServiceServer::new(Replication(Arc::clone(&osd))))).await;
     let (first, mut replies) = open(&address).await;
@@ -124,7 +124,7 @@ impl ReplicationService for Deaf {
 #[tokio::test]
 async fn a_stream_whose_queue_is_full_is_opened_again() {
     let (streams, mut opened) = tokio::sync::mpsc::unbounded_channel();
-    let routes = pando_rpc::standard_routes().await;
+    let routes = pando_rpc::standard_routes("pando.osd.v1").await;
     let (address, shutdown) = serve(routes.add_service(ReplicationServiceServer::new(Deaf(streams)))).await;
     let osd = osd(&address);
     let message = || wire::to_proto(PG, ME, OTHER, Message { config: 1, body: Body::Probe { ticket: 1 } });
