@@ -2,22 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pando_mon_client::MonClient;
 use pando_osd::engine::commit::Stats as CommitStats;
-use pando_proto::{Error, Reason};
+use pando_proto::{Epoch, Error, Reason};
 use pando_rpc::TcpNet;
 
 use crate::Options;
 use crate::daemon::Daemon;
 use crate::layout::{Layout, mon_ports};
+use crate::lock::Lock;
 use crate::start;
 
 /// Where the daemons' directories are, and who removes them.
 enum Data {
-    Kept(PathBuf),
+    Kept { dir: PathBuf, layout: Box<Layout>, _lock: Lock },
     Temporary(tempfile::TempDir),
 }
 
@@ -37,8 +38,9 @@ pub struct LocalCluster {
 impl LocalCluster {
     /// Starts everything, and returns once the root directory is served.
     ///
-    /// Errors: options that make no cluster, an occupied port, a data directory of something else, of other numbers
-    /// or of a newer format.
+    /// Errors: options that make no cluster, an occupied port, a data directory that another process uses, of
+    /// something else, of other numbers or of a newer format, or in which a mon's directory is missing or one is of
+    /// another cluster.
     pub async fn start(options: Options) -> Result<Self, Error> {
         options.check()?;
         let (data, ports) = open_data(&options)?;
@@ -61,11 +63,14 @@ impl LocalCluster {
         // A group elects its leader while its members start: all at once.
         let starting: Vec<_> = (0..self.options.mons).map(|mon| self.mon(mon)).collect();
         for (mon, started) in (0..).zip(join(starting).await) {
-            self.mons.insert(mon, started?);
+            let started = started.map_err(|error| in_directory(&self.dir(&format!("mon.{mon}")), error))?;
+            self.mons.insert(mon, started);
         }
+        self.learn_id().await?;
         let starting: Vec<_> = (0..self.options.osds).map(|osd| self.osd(osd)).collect();
         for (osd, started) in (0..).zip(join(starting).await) {
-            self.osds.insert(osd, started?);
+            let started = started.map_err(|error| in_directory(&self.dir(&format!("osd.{osd}")), error))?;
+            self.osds.insert(osd, started);
         }
         if let Some(limit) = self.options.inline_limit {
             self.admin.admin().set_setting("inline_limit", &limit.to_string()).await?;
@@ -80,8 +85,22 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// Before there is data whose cluster could not be told any more.
+    async fn learn_id(&mut self) -> Result<(), Error> {
+        let Data::Kept { dir, layout, .. } = &mut self.data else { return Ok(()) };
+        let map = self.admin.get_map(Epoch(1)).await?;
+        layout.learn_id(dir, map.cluster_id)
+    }
+
     fn mon(&self, mon: u32) -> start::Starting {
-        start::mon(mon, &self.peers, self.dir(&format!("mon.{mon}")), &self.options)
+        let known = match &self.data {
+            Data::Kept { layout, .. } => layout.id(),
+            Data::Temporary(_) => Ok(None),
+        };
+        match known {
+            Ok(id) => start::mon(mon, &self.peers, self.dir(&format!("mon.{mon}")), &self.options, id),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     fn osd(&self, osd: u32) -> start::Starting {
@@ -95,7 +114,7 @@ impl LocalCluster {
 
     fn dir(&self, name: &str) -> PathBuf {
         match &self.data {
-            Data::Kept(dir) => dir.join(name),
+            Data::Kept { dir, .. } => dir.join(name),
             Data::Temporary(dir) => dir.path().join(name),
         }
     }
@@ -201,10 +220,19 @@ async fn join(starting: Vec<start::Starting>) -> Vec<Result<Daemon, Error>> {
     results
 }
 
+/// Says which directory is meant where a daemon refused its own. What is only busy is none of the directory's.
+fn in_directory(dir: &Path, error: Error) -> Error {
+    if error.is_retryable() || error.message.contains(&*dir.to_string_lossy()) {
+        return error;
+    }
+    Error { message: format!("{}: {}", dir.display(), error.message), ..error }
+}
+
 fn open_data(options: &Options) -> Result<(Data, Vec<u16>), Error> {
     if let Some(dir) = &options.data {
-        let layout = Layout::open(dir, options)?;
-        return Ok((Data::Kept(dir.clone()), layout.mon_ports));
+        let (layout, lock) = Layout::open(dir, options)?;
+        let ports = layout.mon_ports.clone();
+        return Ok((Data::Kept { dir: dir.clone(), layout: Box::new(layout), _lock: lock }, ports));
     }
     let dir = tempfile::Builder::new().prefix("pando-").tempdir();
     let dir = dir.map_err(|error| Error::new(Reason::Storage, format!("no temporary directory: {error}")))?;

@@ -3,16 +3,20 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use pando_osd::engine::EngineKind;
 use pando_proto::{Error, Reason};
 use serde::{Deserialize, Serialize};
 
 use crate::Options;
+use crate::lock::{self, Lock};
 
 const FILE: &str = "cluster.toml";
-/// Version of [`Layout`] on disk.
-const FORMAT: u32 = 1;
+/// Version of [`Layout`] on disk. Its keys are part of it: a program that does not know one of them must not start.
+///
+/// 2 added `cluster_id`.
+const FORMAT: u32 = 2;
 
-/// Written once when the cluster is made; kept in `cluster.toml`.
+/// Written when the cluster is made, and once more when its mons have named it; kept in `cluster.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Layout {
@@ -23,23 +27,92 @@ pub(crate) struct Layout {
     pub(crate) engine: String,
     /// Of the mons, in order: their addresses are in the map, so they stay.
     pub(crate) mon_ports: Vec<u16>,
+    /// As `pando status` shows it; `None` until the mons have made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster_id: Option<String>,
 }
 
 impl Layout {
-    /// Opens the layout of `dir`, or makes one from `options` in an empty directory.
+    /// Opens and locks the layout of `dir`, or makes one from `options` in an empty or missing directory.
     ///
-    /// Errors: a directory that holds something else, a newer format, options that contradict what is there.
-    pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Error> {
-        std::fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
+    /// Errors: a directory that another process uses or that holds something else, a newer format, options that
+    /// contradict what is there.
+    pub(crate) fn open(dir: &Path, options: &Options) -> Result<(Self, Lock), Error> {
         let file = dir.join(FILE);
-        let mut layout = match std::fs::read_to_string(&file) {
-            Ok(text) => Self::parse(&text, &file)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::create(dir, &file, options)?,
-            Err(error) => return Err(unusable(&file, &error)),
-        };
+        if Self::read(&file)?.is_none() {
+            return Self::create(dir, &file, options);
+        }
+        let lock = Lock::take(dir)?;
+        Self::open_locked(dir, options).map(|layout| (layout, lock))
+    }
+
+    fn open_locked(dir: &Path, options: &Options) -> Result<Self, Error> {
+        let file = dir.join(FILE);
+        let gone = || unusable(&file, &std::io::ErrorKind::NotFound.into());
+        let mut layout = Self::read(&file)?.ok_or_else(gone)?;
         layout.check(dir, options)?;
         layout.move_mon(dir, &file, options)?;
+        layout.check_mon_dirs(dir)?;
         Ok(layout)
+    }
+
+    fn read(file: &Path) -> Result<Option<Self>, Error> {
+        match std::fs::read_to_string(file) {
+            Ok(text) => Self::parse(&text, file).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(unusable(file, &error)),
+        }
+    }
+
+    /// The id of the cluster, once it is known.
+    ///
+    /// Errors: one that is none.
+    pub(crate) fn id(&self) -> Result<Option<[u8; 16]>, Error> {
+        let parse = |text: &String| {
+            let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+            let refused = || Error::new(Reason::InvalidRequest, format!("`{text}` in {FILE} is no cluster id"));
+            number.map(u128::to_be_bytes).ok_or_else(refused)
+        };
+        self.cluster_id.as_ref().map(parse).transpose()
+    }
+
+    /// Keeps the id that the mons gave the cluster, durably.
+    ///
+    /// Errors: another one is kept already.
+    pub(crate) fn learn_id(&mut self, dir: &Path, id: [u8; 16]) -> Result<(), Error> {
+        match self.id()? {
+            Some(known) if known == id => Ok(()),
+            Some(known) => {
+                let (known, id) = (hex(&known), hex(&id));
+                let text = format!(
+                    "{} is the directory of cluster {known}, but the mons' directories in it belong to cluster {id}: put \
+                     back those of the same cluster",
+                    dir.display()
+                );
+                Err(Error::new(Reason::WrongCluster, text))
+            }
+            None => {
+                self.cluster_id = Some(hex(&id));
+                self.write(dir, &dir.join(FILE))
+            }
+        }
+    }
+
+    /// A mon whose directory is gone would begin anew, as one that never heard of the cluster's data.
+    fn check_mon_dirs(&self, dir: &Path) -> Result<(), Error> {
+        let Some(id) = &self.cluster_id else { return Ok(()) };
+        let mut mons = (0..self.mons).map(|mon| dir.join(format!("mon.{mon}")));
+        let Some(lost) = mons.find(|mon| std::fs::read_dir(mon).map_or(true, |mut entries| entries.next().is_none()))
+        else {
+            return Ok(());
+        };
+        let text = format!(
+            "{} is missing or empty, but cluster {id} in {} was made with it: put that directory back, for without it \
+             the mon does not know what it has confirmed; a new cluster needs another --data",
+            lost.display(),
+            dir.display()
+        );
+        Err(Error::new(Reason::Storage, text))
     }
 
     /// A single mon may move to another port: it tells the map itself.
@@ -62,7 +135,8 @@ impl Layout {
     }
 
     fn write(&self, dir: &Path, file: &Path) -> Result<(), Error> {
-        let text = toml::to_string(self).map_err(|error| Error::new(Reason::Internal, error.to_string()))?;
+        let text = toml::to_string(&Self { format: FORMAT, ..self.clone() })
+            .map_err(|error| Error::new(Reason::Internal, error.to_string()))?;
         write_durably(dir, file, &text).map_err(|error| unusable(file, &error))
     }
 
@@ -87,9 +161,8 @@ impl Layout {
         toml::from_str(text).map_err(broken)
     }
 
-    fn create(dir: &Path, file: &Path, options: &Options) -> Result<Self, Error> {
-        let mut entries = std::fs::read_dir(dir).map_err(|error| unusable(dir, &error))?;
-        if entries.next().is_some() {
+    fn create(dir: &Path, file: &Path, options: &Options) -> Result<(Self, Lock), Error> {
+        if !is_free(dir).map_err(|error| unusable(dir, &error))? {
             let text = format!(
                 "{} is not empty and holds no Pando cluster: choose another directory with --data",
                 dir.display()
@@ -103,11 +176,18 @@ impl Layout {
             replicas: options.replicas,
             engine: options.engine.to_string(),
             mon_ports: mon_ports(options)?,
+            cluster_id: None,
         };
         // Before anything is made: a start that cannot work leaves nothing behind.
         check_free(&layout.mon_ports)?;
+        std::fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
+        let lock = Lock::take(dir)?;
+        // Another process may just have made it, and have ended already.
+        if file.exists() {
+            return Self::open_locked(dir, options).map(|layout| (layout, lock));
+        }
         layout.write(dir, file)?;
-        Ok(layout)
+        Ok((layout, lock))
     }
 
     fn check(&self, dir: &Path, options: &Options) -> Result<(), Error> {
@@ -130,8 +210,36 @@ impl Layout {
         if self.engine != options.engine.to_string() {
             return differ("engine", self.engine.clone(), options.engine.to_string());
         }
+        // Its mons would wait for ever for the copies that its OSDs had.
+        if options.engine == EngineKind::Memory {
+            let text = format!(
+                "the cluster in {} was kept in memory, so that its files ended with its process: remove that directory, \
+                 or choose another one with --data",
+                dir.display()
+            );
+            return Err(Error::new(Reason::InvalidRequest, text));
+        }
         Ok(())
     }
+}
+
+/// Whether a cluster can be made here: nothing is there but, at most, the lock of a start that came no further.
+fn is_free(dir: &Path) -> std::io::Result<bool> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        entries => entries?,
+    };
+    for entry in entries {
+        if entry?.file_name() != lock::FILE {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// As `pando status` shows ids.
+fn hex(id: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
 }
 
 /// Ports for the mons: consecutive from `mon_port`, or free ones.
@@ -176,14 +284,13 @@ fn write_durably(dir: &Path, file: &Path, text: &str) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-fn unusable(path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn unusable(path: &Path, error: &std::io::Error) -> Error {
     Error::new(Reason::Storage, format!("{}: {error}: check the path and its permissions", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pando_osd::engine::EngineKind;
 
     fn options() -> Options {
         Options { mon_port: 0, ..Options::default() }
@@ -192,8 +299,8 @@ mod tests {
     #[test]
     fn the_same_options_open_it_again_and_others_are_told() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Layout::open(dir.path(), &options()).unwrap();
-        assert_eq!(Layout::open(dir.path(), &options()).unwrap(), first);
+        let first = Layout::open(dir.path(), &options()).unwrap().0;
+        assert_eq!(Layout::open(dir.path(), &options()).unwrap().0, first);
         assert!(Layout::open(dir.path(), &Options { osds: 4, ..options() }).is_ok(), "OSDs may be added");
         for other in [
             Options { osds: 2, ..options() },
@@ -205,6 +312,69 @@ mod tests {
             assert_eq!(error.reason, Reason::InvalidRequest);
             assert!(error.message.contains("use --"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_directory_has_one_process_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, lock) = Layout::open(dir.path(), &options()).unwrap();
+        let error = Layout::open(dir.path(), &options()).unwrap_err();
+        assert_eq!(error.reason, Reason::InUse);
+        let told = format!("another `pando up` uses this directory (pid {})", std::process::id());
+        assert!(error.message.contains(&told), "{error}");
+        drop(lock);
+        Layout::open(dir.path(), &options()).unwrap();
+    }
+
+    #[test]
+    fn a_start_that_cannot_work_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("a/b");
+        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mon_port = held.local_addr().unwrap().port();
+        let error = Layout::open(&data, &Options { mon_port, ..options() }).unwrap_err();
+        assert!(error.message.contains("in use"), "{error}");
+        assert!(!dir.path().join("a").exists());
+    }
+
+    #[test]
+    fn the_id_is_kept_and_the_directories_of_its_mons_have_to_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut layout, lock) = Layout::open(dir.path(), &options()).unwrap();
+        layout.learn_id(dir.path(), [0xab; 16]).unwrap();
+        layout.learn_id(dir.path(), [0xab; 16]).unwrap();
+        let error = layout.learn_id(dir.path(), [0xcd; 16]).unwrap_err();
+        assert_eq!(error.reason, Reason::WrongCluster);
+        assert!(error.message.contains(&"ab".repeat(16)) && error.message.contains(&"cd".repeat(16)), "{error}");
+        drop(lock);
+        let error = Layout::open(dir.path(), &options()).unwrap_err();
+        assert_eq!(error.reason, Reason::Storage);
+        assert!(error.message.contains("mon.0 is missing or empty"), "{error}");
+        std::fs::create_dir(dir.path().join("mon.0")).unwrap();
+        assert!(Layout::open(dir.path(), &options()).is_err(), "an empty one is as bad");
+        std::fs::write(dir.path().join("mon.0/something"), "").unwrap();
+        assert_eq!(Layout::open(dir.path(), &options()).unwrap().0.id().unwrap(), Some([0xab; 16]));
+    }
+
+    /// Written by the first version.
+    #[test]
+    fn a_layout_without_an_id_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = "format = 1\nmons = 1\nosds = 3\nreplicas = 3\nengine = \"fjall\"\nmon_ports = [7100]\n";
+        std::fs::write(dir.path().join(FILE), old).unwrap();
+        let (mut layout, _lock) = Layout::open(dir.path(), &options()).unwrap();
+        assert_eq!((layout.mon_ports.clone(), layout.id().unwrap()), (vec![7100], None));
+        layout.learn_id(dir.path(), [1; 16]).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert!(text.contains("format = 2") && text.contains(&"01".repeat(16)), "{text}");
+    }
+
+    #[test]
+    fn what_was_in_memory_does_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        Layout::open(dir.path(), &options().memory()).unwrap();
+        let error = Layout::open(dir.path(), &options().memory()).unwrap_err();
+        assert!(error.message.contains("kept in memory"), "{error}");
     }
 
     #[test]

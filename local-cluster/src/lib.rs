@@ -8,9 +8,10 @@
 mod cluster;
 mod daemon;
 mod layout;
+mod lock;
 mod options;
 mod start;
 
 pub use cluster::LocalCluster;
-pub use options::Options;
+pub use options::{MIN_MDS_CACHE_BYTES, Options};
 pub use pando_osd::engine::EngineKind;

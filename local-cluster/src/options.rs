@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 
+use pando_cluster_map::settings;
 use pando_osd::engine::EngineKind;
 use pando_proto::{Error, Reason};
+
+/// Less than that leaves a rank no room for the records of one operation.
+pub const MIN_MDS_CACHE_BYTES: u64 = 1 << 20;
 
 /// Choices for a [`LocalCluster`](crate::LocalCluster).
 #[derive(Clone, Debug)]
@@ -20,7 +24,7 @@ pub struct Options {
     pub replicas: u32,
     /// Engine of the OSDs.
     pub engine: EngineKind,
-    /// Cache budget of each rank in bytes.
+    /// Cache budget of each rank in bytes, at least [`MIN_MDS_CACHE_BYTES`].
     pub mds_cache_bytes: u64,
     /// Port of the first mon, the others follow; 0 takes free ones (kept for later starts on the same data).
     pub mon_port: u16,
@@ -80,6 +84,21 @@ impl Options {
         if !(1..=1024).contains(&self.metadata_pgs) || !(1..=1024).contains(&self.data_pgs) {
             return refuse("placement groups: use 1 to 1024 in each pool".into());
         }
-        Ok(())
+        if self.mds_cache_bytes < MIN_MDS_CACHE_BYTES {
+            let given = self.mds_cache_bytes;
+            return refuse(format!("{given} bytes of cache for a rank: use at least {MIN_MDS_CACHE_BYTES} (1M)"));
+        }
+        // The mons would refuse these too, but only once everything stands.
+        check_setting(settings::INLINE_LIMIT, self.inline_limit)?;
+        check_setting(settings::LEASE_MILLIS, self.lease_millis)
     }
+}
+
+fn check_setting(name: &str, value: Option<u64>) -> Result<(), Error> {
+    let (Some(value), Some(known)) = (value, settings::find(name)) else { return Ok(()) };
+    if (known.min..=known.max).contains(&value) {
+        return Ok(());
+    }
+    let text = format!("{name} {value}: use {} to {} ({})", known.min, known.max, known.help);
+    Err(Error::new(Reason::InvalidRequest, text))
 }

@@ -22,10 +22,17 @@ pub(crate) type OsdStats = Arc<Mutex<BTreeMap<u32, StatsReader>>>;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-pub(crate) fn mon(mon: u32, peers: &[SocketAddr], dir: PathBuf, options: &Options) -> Starting {
+pub(crate) fn mon(
+    mon: u32,
+    peers: &[SocketAddr],
+    dir: PathBuf,
+    options: &Options,
+    cluster_id: Option<[u8; 16]>,
+) -> Starting {
     let id = u64::from(mon) + 1;
     let mut config = pando_mon::Config::new(id, peers[mon as usize], pando_mon::Storage::Dir(dir));
     config.peers = (1..).zip(peers).map(|(id, address)| (id, address.to_string())).collect();
+    config.cluster_id = cluster_id;
     config.expected_osds = options.osds;
     config.metadata_pool = pando_mon::PoolSpec::new(options.replicas, options.metadata_pgs);
     config.data_pool = pando_mon::PoolSpec::new(options.replicas, options.data_pgs);

@@ -132,9 +132,12 @@ impl Mon {
         if id.is_empty() || own == [0; 16] || id == own {
             return Ok(());
         }
+        let shown = &id[..id.len().min(16)];
         let message = format!(
-            "this mon belongs to cluster {}, the caller to another one: check the mon addresses and data directories",
-            crate::storage::hex(&own)
+            "this mon belongs to cluster {}, the caller (or its data directory) to cluster {}: check the mon addresses \
+             and data directories",
+            crate::storage::hex(&own),
+            crate::storage::hex(shown)
         );
         Err(Error::new(Reason::WrongCluster, message))
     }

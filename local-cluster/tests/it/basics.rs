@@ -80,8 +80,15 @@ async fn options_that_make_no_cluster_are_refused() {
         Options { replicas: 4, osds: 5, ..Options::default() },
         Options { replicas: 3, osds: 2, ..Options::default() },
         Options { mds: 2, ..Options::default() },
+        Options { mds_cache_bytes: 0, ..Options::default() },
+        Options { inline_limit: Some(99 << 30), ..Options::default() },
+        Options { lease_millis: Some(1), ..Options::default() },
     ] {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let options = Options { data: Some(data.clone()), ..options };
         let error = LocalCluster::start(options).await.err().expect("refused");
+        assert!(!data.exists(), "a refused start leaves nothing");
         assert!(error.message.contains("use") || error.message.contains("serves"), "{error}");
     }
 }
