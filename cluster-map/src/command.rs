@@ -61,6 +61,9 @@ pub enum Command {
     /// A rank is needed no more.
     #[prost(message, tag = "16")]
     RemoveRank(RemoveDaemon),
+    /// A member does not hold all that was acknowledged, or is about to be overwritten: it joins anew (R26).
+    #[prost(message, tag = "17")]
+    DemoteMember(ConfirmMember),
 }
 
 /// See [`Command::CreateCluster`].
@@ -171,7 +174,7 @@ pub struct DaemonState {
     pub incarnation: u64,
 }
 
-/// See [`Command::ConfirmMember`].
+/// See [`Command::ConfirmMember`] and [`Command::DemoteMember`].
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ConfirmMember {
     /// Pool of the PG.
@@ -180,10 +183,10 @@ pub struct ConfirmMember {
     /// Index of the PG.
     #[prost(uint32, tag = "2")]
     pub index: u32,
-    /// Configuration in which the joiner caught up.
+    /// Configuration in which the joiner caught up, or the member was found wanting.
     #[prost(uint64, tag = "3")]
     pub config: u64,
-    /// The joiner.
+    /// The joiner, or the member.
     #[prost(uint32, tag = "4")]
     pub osd_id: u32,
 }
@@ -240,7 +243,7 @@ pub struct RemoveDaemon {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Envelope {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
     command: Option<Command>,
 }
 

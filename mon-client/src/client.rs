@@ -153,6 +153,15 @@ impl MonClient {
         self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
     }
 
+    /// Says that a member does not hold all that it should, or is about to be overwritten: it is to join anew (R26).
+    ///
+    /// Errors: `STALE_EPOCH` when the PG is in another configuration.
+    pub async fn demote_member(&self, pg: PgId, config: u64, osd: OsdId) -> Result<Epoch, Error> {
+        let request = mon::DemoteMemberRequest { pool: pg.pool.0, index: pg.index, config, osd_id: osd.0 };
+        let call = |channel| async move { service(channel).demote_member(request).await };
+        self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
+    }
+
     /// One linearizable read of the map, at `min_epoch` or later.
     pub async fn get_map(&self, min_epoch: Epoch) -> Result<Arc<ClusterMap>, Error> {
         let request = mon::GetMapRequest { min_epoch: min_epoch.0 };

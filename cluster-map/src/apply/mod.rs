@@ -47,6 +47,7 @@ impl ClusterMap {
             Command::RegisterClient(command) => client::register(self, command),
             Command::EndSession(command) => client::end(self, *command),
             Command::ConfirmMember(command) => pg::confirm_member(self, *command),
+            Command::DemoteMember(command) => pg::demote_member(self, *command),
             Command::AllocateInos(command) => inos::allocate(self, command),
             Command::SetSetting(command) => setting::set(self, command),
             Command::SetMon(command) => setting::set_mon(self, command),

@@ -107,7 +107,41 @@ pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Ap
     {
         pg.members.retain(|member| *member != leaving);
     }
+    // Who was to leave stays if nobody is left to take the place.
+    pg.leaving.truncate(pg.joining.len() + pg.absent.len());
     pg.config += 1;
     drop_dead(pg, |id| is_up(osds, id));
+    Ok(CHANGED)
+}
+
+/// A member that lacks something, or is about to be overwritten, leaves the configuration and joins anew: it must not
+/// become primary. The last member stays (R26).
+pub(super) fn demote_member(map: &mut ClusterMap, command: ConfirmMember) -> Applied {
+    let id = PgId { pool: PoolId(command.pool), index: command.index };
+    let osd = OsdId(command.osd_id);
+    let osds = &map.osds;
+    let pg = map.pgs.get_mut(&id).ok_or_else(|| CommandError::Unknown(format!("PG {id}")))?;
+    // The answer to the first of two equal calls may have got lost.
+    if !pg.members.contains(&osd) && pg.config == command.config + 1 {
+        return Ok(UNCHANGED);
+    }
+    if pg.config != command.config {
+        let what = format!("the configuration of PG {id}");
+        return Err(CommandError::Stale { what, have: pg.config, given: command.config });
+    }
+    if !pg.members.contains(&osd) {
+        return Err(CommandError::Invalid(format!("{osd} is no member of PG {id}")));
+    }
+    // Where one lives, all do.
+    if pg.members.len() < 2 || !is_up(osds, osd) {
+        return Err(CommandError::InUse(format!("PG {id} needs {osd}: no other member of it is up")));
+    }
+    pg.members.retain(|member| *member != osd);
+    match pg.leaving.iter().position(|leaving| *leaving == osd) {
+        // Another takes its place.
+        Some(at) => drop(pg.leaving.remove(at)),
+        None => pg.joining.push(osd),
+    }
+    pg.config += 1;
     Ok(CHANGED)
 }

@@ -36,6 +36,10 @@ fn confirm(id: PgId, config: u64, osd: OsdId) -> Command {
     Command::ConfirmMember(ConfirmMember { pool: id.pool.0, index: id.index, config, osd_id: osd.0 })
 }
 
+fn demote(id: PgId, config: u64, osd: OsdId) -> Command {
+    Command::DemoteMember(ConfirmMember { pool: id.pool.0, index: id.index, config, osd_id: osd.0 })
+}
+
 /// Applies and checks the invariants.
 fn step(map: &mut ClusterMap, command: &Command) -> Result<CommandResult, CommandError> {
     let before = map.clone();
@@ -322,6 +326,37 @@ fn who_was_to_leave_stays_when_the_osd_that_was_waited_for_is_removed() {
     assert_eq!(map.pg_state(id), PgState::Healthy);
 }
 
+/// R26.
+#[test]
+fn a_member_that_lacks_something_joins_anew_unless_it_is_the_last() {
+    let mut map = cluster(2, 2);
+    confirm_all(&mut map);
+    let (id, pg) = map.pgs.iter().next().map(|(id, pg)| (*id, pg.clone())).unwrap();
+    let (primary, other) = (pg.members[0], pg.members[1]);
+    assert!(matches!(step(&mut map, &demote(id, pg.config - 1, primary)), Err(CommandError::Stale { .. })));
+    assert!(matches!(step(&mut map, &demote(id, pg.config, OsdId(9))), Err(CommandError::Invalid(_))));
+    let done = step(&mut map, &demote(id, pg.config, primary)).unwrap();
+    assert_eq!(
+        (map.pgs[&id].members.as_slice(), map.pgs[&id].joining.as_slice()),
+        ([other].as_slice(), [primary].as_slice())
+    );
+    assert_eq!(step(&mut map, &demote(id, pg.config, primary)).unwrap(), done, "idempotent");
+    in_use(step(&mut map, &demote(id, pg.config + 1, other)));
+    step(&mut map, &confirm(id, pg.config + 1, primary)).unwrap();
+    assert_eq!(map.pgs[&id].members, [other, primary]);
+}
+
+/// R26.
+#[test]
+fn a_demoted_member_that_was_to_leave_has_left() {
+    let (mut map, id, leaving, mate, joiner) = moving_and_rejoining();
+    confirm_now(&mut map, id, mate);
+    let config = map.pgs[&id].config;
+    step(&mut map, &demote(id, config, leaving)).unwrap();
+    let pg = &map.pgs[&id];
+    assert_eq!((&pg.members, &pg.joining, &pg.leaving), (&vec![mate], &vec![joiner], &Vec::new()));
+}
+
 #[test]
 fn client_ids_are_unique_and_never_reused() {
     let mut map = cluster(1, 1);
@@ -410,6 +445,9 @@ fn any_command() -> impl Strategy<Value = Command> {
         6 => (1..3u32, 0..4u32, 1..8u64, osd).prop_map(|(pool, index, config, osd_id)| {
             Command::ConfirmMember(ConfirmMember { pool, index, config, osd_id })
         }),
+        3 => (1..3u32, 0..4u32, 1..8u64, 1..6u32).prop_map(|(pool, index, config, osd_id)| {
+            Command::DemoteMember(ConfirmMember { pool, index, config, osd_id })
+        }),
         1 => (0..3u32, 1..4u8).prop_map(|(rank, boot)| register_rank(rank, boot)),
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankDown(daemon(id, incarnation))),
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankUp(daemon(id, incarnation))),
@@ -448,6 +486,11 @@ proptest! {
                     confirm.config = pg.config;
                     confirm.osd_id = pg.joining.first().map_or(confirm.osd_id, |osd| osd.0);
                     Command::ConfirmMember(confirm)
+                }
+                Command::DemoteMember(mut demote) if demote.config > 3 => {
+                    let id = PgId { pool: pando_proto::PoolId(demote.pool), index: demote.index };
+                    demote.config = map.pgs[&id].config;
+                    Command::DemoteMember(demote)
                 }
                 other => other,
             };

@@ -192,4 +192,16 @@ impl ClusterService for Cluster {
         let result = self.propose(command).await?;
         Ok(Response::new(mon::ConfirmMemberResponse { map_epoch: result.epoch.0 }))
     }
+
+    async fn demote_member(&self, request: Request<mon::DemoteMemberRequest>) -> Answer<mon::DemoteMemberResponse> {
+        let request = request.into_inner();
+        let command = Command::DemoteMember(ConfirmMember {
+            pool: request.pool,
+            index: request.index,
+            config: request.config,
+            osd_id: request.osd_id,
+        });
+        let result = self.propose(command).await?;
+        Ok(Response::new(mon::DemoteMemberResponse { map_epoch: result.epoch.0 }))
+    }
 }

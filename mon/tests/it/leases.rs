@@ -65,6 +65,13 @@ async fn an_osd_that_falls_silent_is_down_and_its_pgs_go_on_without_it() {
     let epoch = client.confirm_member(pg, config, silent).await.unwrap();
     let map = client.get_map(epoch).await.unwrap();
     assert!(map.pgs[&pg].members.contains(&silent) && map.pgs[&pg].config == config + 1);
+
+    let wrong = client.demote_member(pg, config, silent).await.unwrap_err();
+    assert_eq!(wrong.reason, Reason::StaleEpoch, "R26");
+    let epoch = client.demote_member(pg, config + 1, silent).await.unwrap();
+    assert_eq!(client.demote_member(pg, config + 1, silent).await.unwrap(), epoch, "idempotent");
+    let map = client.get_map(epoch).await.unwrap();
+    assert!(map.pgs[&pg].joining.contains(&silent) && map.pgs[&pg].config == config + 2);
     again.shutdown.stop();
     beating.iter().for_each(|(env, _)| env.shutdown.stop());
     mon.stop().await;

@@ -6,12 +6,14 @@
 //! | `requests` | clients' requests at the primary: order, fences, windows, reads |
 //! | `forget` | windows of ended sessions and tombstones go |
 //! | `replicate` | the log at the primary: submitting, acknowledging, deciding |
-//! | `peers` | the primary's view of the others: probing, resending, catching up by log |
+//! | `peers` | the primary's view of the others: probing, resending |
+//! | `lead` | in peering: which member's content counts, catching up by log, making way |
 //! | `sync` | bringing another copy to the primary's content, range by range |
 //! | `member` | a copy that follows a primary |
 
 mod configure;
 mod forget;
+mod lead;
 mod member;
 mod peers;
 mod replicate;
@@ -70,7 +72,9 @@ enum Stage {
     Active,
     /// A member knows a higher configuration: nothing may be served until the map tells of it.
     Superseded,
-    /// Its own content is a mixture: another copy must become primary, or an administrator decide.
+    /// Another member holds what this copy has lost: the mon was asked to make that one primary.
+    MakingWay,
+    /// Its own content is a mixture, and no other member's is complete: an administrator has to decide.
     Broken,
 }
 

@@ -185,6 +185,9 @@ pub enum Action {
     },
     /// Tell the mon that this OSD caught up, until it is done or the configuration changed.
     Confirm(OsdId),
+    /// Have the mon take a member out of the configuration and let it join anew, until it is done or the configuration
+    /// changed. This OSD itself: it lacks what another member holds, and makes way for that one.
+    Demote(OsdId),
 }
 
 /// What to do with the result of a read.

@@ -71,8 +71,7 @@ impl Task {
             Concerned::Copy => tracing::error!(%pg, %error, "this copy is damaged: its primary is to replace it"),
             Concerned::Group => tracing::error!(
                 %pg, %error,
-                "the primary's copy is damaged and serves nothing any more: restart this OSD, then another member \
-                 takes over and repairs this copy"
+                "the primary's copy is damaged and serves nothing any more: another member takes over and repairs it"
             ),
             Concerned::Request(token) => {
                 tracing::error!(%pg, %error, "a write was refused: the only copy is damaged there");

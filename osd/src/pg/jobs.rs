@@ -14,7 +14,7 @@ use crate::engine::Engine;
 
 /// Objects listed at once.
 const LIST: usize = 1000;
-const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
+const MON_PAUSE: Duration = Duration::from_millis(200);
 
 /// Tombstones with the client id below which all sessions must have ended, and where to go on.
 pub(super) type Tombstones = (Vec<(ObjectKey, u64)>, Option<ObjectKey>);
@@ -27,7 +27,7 @@ pub(super) enum Done {
     Tombstones(u64, Result<Tombstones, Error>),
     Leftover(Result<Vec<ObjectKey>, Error>),
     Page(u64, Option<Page>),
-    Confirmed,
+    Told,
 }
 
 impl Task {
@@ -103,23 +103,47 @@ impl Task {
 
     /// Tells the mon that a joiner caught up, until it knows or the configuration is another.
     pub(super) fn confirm(&mut self, joiner: OsdId) {
+        self.tell_mon(joiner, true);
+    }
+
+    /// Has the mon take a member out of the configuration, until it did or the configuration is another.
+    pub(super) fn demote(&mut self, member: OsdId) {
+        let pg = self.id;
+        if member == self.osd.me {
+            tracing::warn!(
+                %pg, osd = %member,
+                "this copy lacks writes that another member holds: that one becomes primary and repairs this one. If this \
+                 OSD did not just crash, its disk lost data: check the disk, or remove its data directory"
+            );
+        } else {
+            tracing::warn!(%pg, osd = %member, "this member lacks too much: it joins anew and is brought all content");
+        }
+        self.tell_mon(member, false);
+    }
+
+    fn tell_mon(&mut self, other: OsdId, joined: bool) {
         let (osd, pg) = (Arc::clone(&self.osd), self.id);
         let config = self.pg.status().config;
         self.jobs.push(Box::pin(async move {
             while osd.map.current().pgs.get(&pg).is_some_and(|found| found.config == config) {
-                match osd.mon.confirm_member(pg, config, joiner).await {
+                let told = if joined {
+                    osd.mon.confirm_member(pg, config, other).await
+                } else {
+                    osd.mon.demote_member(pg, config, other).await
+                };
+                match told {
                     Ok(_) => break,
                     Err(error) if error.is_retryable() && error.reason != Reason::StaleEpoch => {
-                        tracing::debug!(%pg, %joiner, %error, "the mon does not take the joiner yet");
+                        tracing::debug!(%pg, %other, joined, %error, "the mon does not take it yet");
                     }
                     Err(error) => {
-                        tracing::warn!(%pg, %joiner, %error, "the mon refused the joiner");
+                        tracing::warn!(%pg, %other, joined, %error, "the mon refused another configuration");
                         break;
                     }
                 }
-                tokio::time::sleep(CONFIRM_PAUSE).await;
+                tokio::time::sleep(MON_PAUSE).await;
             }
-            Done::Confirmed
+            Done::Told
         }));
     }
 

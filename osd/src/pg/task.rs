@@ -282,7 +282,7 @@ impl Task {
                 }
             }
             Done::Page(ticket, page) => self.pg.page(ticket, page),
-            Done::Confirmed => {}
+            Done::Told => {}
         }
     }
 
@@ -333,6 +333,7 @@ impl Task {
                     Action::ListTombstones { ticket, after } => self.list_tombstones(ticket, after),
                     Action::Page { ticket, query } => self.page(ticket, query),
                     Action::Confirm(osd) => self.confirm(osd),
+                    Action::Demote(osd) => self.demote(osd),
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pando_proto::{Error, Reason};
+use pando_proto::Error;
 
 use super::member::Member;
 use super::{Damage, Pg, Primary, Role, Stage, Then, Waiter};
@@ -54,10 +54,9 @@ impl Pg {
 
     fn lead(&mut self, mut primary: Box<Primary>) {
         if self.damage != Damage::None && self.configuration.number <= self.damaged_in {
-            primary.stage = Stage::Broken;
             self.role = Role::Primary(primary);
-            let message = "this copy is damaged: another one is needed";
-            return self.refuse_held(&Error::new(Reason::Unavailable, message));
+            // The others hold all that was acknowledged, as after a crash of this one.
+            return if self.configuration.members.len() > 1 { self.make_way() } else { self.broken() };
         }
         self.damage = Damage::None;
         primary.stage = Stage::Promising;
@@ -69,7 +68,6 @@ impl Pg {
 
     /// The promise, and with it every earlier commit, is durable.
     pub(super) fn promised(&mut self) {
-        let incomplete = self.stored.incomplete;
         let promised = self.stored.promised;
         if promised != self.configuration.number {
             return;
@@ -79,12 +77,7 @@ impl Pg {
         if primary.stage != Stage::Promising {
             return;
         }
-        primary.stage = if incomplete { Stage::Broken } else { Stage::Peering };
-        if incomplete {
-            let message = "this copy was being overwritten when its primary went: another one is needed";
-            self.refuse_held(&Error::new(Reason::Unavailable, message));
-            return;
-        }
+        primary.stage = Stage::Peering;
         self.durable = tail;
         self.reconcile();
     }

@@ -3,8 +3,7 @@
 use pando_proto::OsdId;
 
 use super::sync::Sync;
-use super::{Pg, Role, Stage};
-use crate::message::Entry;
+use super::{Pg, Role};
 use crate::position::Position;
 use crate::request::Action;
 use crate::{Body, Message};
@@ -20,6 +19,8 @@ pub(super) struct Peer {
     pub counted: bool,
     /// The mon was asked to make it a member: until the map tells, it must be counted.
     pub confirming: bool,
+    /// The mon was asked to let it join anew.
+    pub demoted: bool,
 }
 
 pub(super) enum State {
@@ -31,11 +32,13 @@ pub(super) enum State {
     Syncing(Box<Sync>),
     /// Holds a prefix of the log and gets the rest as it comes.
     Following,
+    /// A member that has to be brought everything anew: the mon was asked to let it join instead.
+    Demoting,
 }
 
 impl Peer {
     fn new(member: bool, ticket: u64) -> Self {
-        Self { member, state: State::Probing(ticket), acked: 0, counted: false, confirming: false }
+        Self { member, state: State::Probing(ticket), acked: 0, counted: false, confirming: false, demoted: false }
     }
 
     /// Whether new writes are to be sent there.
@@ -193,70 +196,6 @@ impl Pg {
         }
     }
 
-    /// Decides how each copy whose position is known is brought to the primary's log.
-    pub(super) fn reconcile(&mut self) {
-        let Some(primary) = self.primary() else { return };
-        let stage = primary.stage;
-        if stage == Stage::Peering {
-            let waiting = |peer: &Peer| peer.member && matches!(peer.state, State::Probing(_));
-            if primary.peers.values().any(waiting) {
-                return;
-            }
-            if self.pull() {
-                return;
-            }
-        } else if stage != Stage::Active {
-            return;
-        }
-        let Some(primary) = self.primary() else { return };
-        let known: Vec<_> = primary
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.member || stage == Stage::Active)
-            .filter_map(|(osd, peer)| match peer.state {
-                State::Known(position, incomplete) => Some((*osd, position, incomplete)),
-                _ => None,
-            })
-            .collect();
-        for (osd, position, incomplete) in known {
-            self.bring(osd, position, incomplete);
-        }
-        self.advance();
-    }
-
-    fn bring(&mut self, osd: OsdId, position: Position, incomplete: bool) {
-        let tail = self.stored.position;
-        let missing = if incomplete {
-            None
-        } else if position == tail {
-            Some(Vec::new())
-        } else {
-            self.log.after(position)
-        };
-        let Some(missing) = missing else {
-            return self.start_sync(osd, position, incomplete);
-        };
-        let Some(primary) = self.primary() else { return };
-        if let Some(peer) = primary.peers.get_mut(&osd) {
-            peer.state = State::Following;
-            peer.counted = true;
-            peer.acked = position.seq;
-        }
-        for entry in missing {
-            self.send(osd, Body::Append(entry));
-        }
-    }
-
-    /// In peering: whether all members hold the whole log by now.
-    pub(super) fn check_agreed(&mut self) {
-        let (tail, durable) = (self.stored.position.seq, self.durable);
-        let Some(primary) = self.primary() else { return };
-        let there = |peer: &Peer| !peer.member || (matches!(peer.state, State::Following) && peer.acked >= tail);
-        if durable >= tail && primary.peers.values().all(there) {
-            self.agreed();
-        }
-    }
-
     /// Joiners that hold all that is decided, and for whose acknowledgement writes wait, may become members (R26).
     pub(super) fn confirm_joiners(&mut self) {
         let Role::Primary(primary) = &mut self.role else { return };
@@ -268,54 +207,5 @@ impl Pg {
                 self.actions.push(Action::Confirm(*osd));
             }
         }
-    }
-
-    /// In peering: asks a member that is ahead for what this copy lacks. True while it waits for that.
-    fn pull(&mut self) -> bool {
-        let mine = self.stored.position;
-        let Some(primary) = self.primary() else { return false };
-        if primary.pulling.is_some() {
-            return true;
-        }
-        let ahead = primary
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.member)
-            .filter_map(|(osd, peer)| match peer.state {
-                State::Known(position, false) if position > mine => Some((position, *osd)),
-                _ => None,
-            })
-            .max();
-        let Some((_, osd)) = ahead.filter(|(_, osd)| !primary.cannot_pull.contains(osd)) else { return false };
-        let ticket = self.ticket();
-        if let Some(primary) = self.primary() {
-            primary.pulling = Some((osd, ticket));
-        }
-        self.send(osd, Body::Pull { ticket, after: mine });
-        true
-    }
-
-    /// Entries that a member has beyond this copy's end: they may have been acknowledged, or be about to.
-    fn pulled(&mut self, from: OsdId, ticket: u64, entries: Vec<Entry>) {
-        let mine = self.stored.position;
-        let Some(primary) = self.primary() else { return };
-        if primary.stage != Stage::Peering || primary.pulling != Some((from, ticket)) {
-            return;
-        }
-        primary.pulling = None;
-        let fits = entries.first().is_some_and(|entry| entry.previous == mine)
-            && entries.windows(2).all(|pair| pair[0].position == pair[1].previous);
-        if !fits {
-            // Its content will be replaced by this copy's: what was acknowledged is in both.
-            primary.cannot_pull.push(from);
-        } else {
-            // State in memory was that of a shorter log.
-            primary.forget_caches();
-            for entry in entries {
-                let position = entry.position;
-                self.adopt(entry, super::Then::Adopted(position));
-            }
-        }
-        self.reconcile();
     }
 }

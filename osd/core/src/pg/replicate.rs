@@ -41,7 +41,8 @@ impl Pg {
         let Role::Primary(primary) = &mut self.role else { return };
         if primary.stage == Stage::Peering {
             self.check_agreed();
-            return;
+            // What was taken over from a member is durable only now.
+            return self.resume_syncs();
         }
         if primary.stage != Stage::Active {
             return;

@@ -23,9 +23,9 @@ impl Pg {
         };
         match primary.stage {
             Stage::Superseded => return self.reply(token, Err(error)),
-            Stage::Broken => {
-                let message = format!("placement group {} has no complete copy here", self.id);
-                return self.reply(token, Err(Error::new(Reason::Unavailable, message)));
+            Stage::MakingWay | Stage::Broken => {
+                let error = self.no_complete_copy();
+                return self.reply(token, Err(error));
             }
             _ => {}
         }

@@ -3,8 +3,9 @@
 //! A range is read while no write that touches it is under way, and what is sent
 //! then stands in the same ordered stream as the writes: so a copy never
 //! overwrites a later write. Members are synced while nothing is served, in one
-//! transaction at the end; joiners while writes go on, and their content is
-//! marked as a mixture until it is complete.
+//! transaction at the end, so that they are complete at any time; those that
+//! lack too much for that become joiners. Joiners are synced while writes go on,
+//! and their content is marked as a mixture until it is complete.
 
 use pando_proto::OsdId;
 
@@ -19,7 +20,7 @@ use crate::{Body, keys};
 const PATIENCE: u8 = 3;
 /// The longest pause, in ticks, until a page that cannot be read is tried again.
 const MAX_PAUSE: u8 = 64;
-/// What a member may have to stage in memory; beyond that its content becomes a mixture for a while.
+/// What a member may have to stage in memory; beyond that it has to become a joiner.
 const MAX_STAGED: usize = 32 << 20;
 
 /// How far another copy is brought.
@@ -62,7 +63,7 @@ impl Pg {
         let blank = position == Position::default() && !incomplete;
         let Some(primary) = self.primary() else { return };
         // While nothing is served the other copy can change in one step at the end.
-        let live = primary.stage == Stage::Active || incomplete;
+        let live = primary.stage == Stage::Active;
         let Some(peer) = primary.peers.get_mut(&osd) else { return };
         let cursor = Cursor::Records(keys::REPLICATED);
         let query = PageQuery::From { cursor: cursor.clone(), content: blank };
@@ -176,6 +177,9 @@ impl Pg {
         sync.tries = 0;
         sync.pause = 1;
         sync.barrier = false;
+        if !sync.live && sync.staged > MAX_STAGED {
+            return self.demote(osd);
+        }
         let body = match page.part {
             Some(part) => {
                 sync.staged += part.weight();
@@ -187,13 +191,7 @@ impl Pg {
                 Body::Digest { ticket, range: page.range, digest: page.digest }
             }
         };
-        let begin = !sync.live && sync.staged > MAX_STAGED;
-        sync.live |= begin;
         primary.recount_barriers();
-        if begin {
-            let position = self.stored.position;
-            self.send(osd, Body::Begin { position });
-        }
         self.send(osd, body);
         self.run_held();
     }

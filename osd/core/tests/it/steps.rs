@@ -1,5 +1,6 @@
 //! Single steps, with everything that comes out of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -516,7 +517,7 @@ fn i10_a_damaged_copy_concerns_its_group_if_it_is_the_primary_of_others() {
     assert_eq!(pg.concerned(), Concerned::Group);
     let mut pg = Pg::damaged(PG, OsdId(0), stored(1, 1, 0), 16, 1);
     pg.configure(configuration(1, &[0, 1], &[], 2));
-    assert_eq!(pg.take_actions(), []);
+    assert_eq!(pg.take_actions(), [Action::Demote(OsdId(0))], "the other holds all that was acknowledged");
     pg.request(2, Request::Read(Reads::Keys(Vec::new())));
     let actions = pg.take_actions();
     let [Action::Reply(2, Err(error))] = &actions[..] else { panic!("{actions:?}") };
@@ -556,4 +557,85 @@ fn r25_a_pull_whose_answer_is_lost_is_repeated() {
         );
         pg.peer_connected(OsdId(1));
     }
+}
+
+/// A primary in configuration 2 of three that is at write 3 of configuration 1, and the tickets of its probes.
+fn peering(stored: Stored) -> (Pg, BTreeMap<u32, u64>) {
+    let mut pg = Pg::new(PG, OsdId(0), stored, 16);
+    pg.configure(configuration(2, &[0, 1, 2], &[], 2));
+    pg.committed(1);
+    let tickets = pg.take_actions().into_iter().filter_map(|action| match action {
+        Action::Send(OsdId(to), Message { body: Body::Probe { ticket }, .. }) => Some((to, ticket)),
+        _ => None,
+    });
+    let tickets: BTreeMap<_, _> = tickets.collect();
+    assert_eq!(tickets.len(), 2);
+    (pg, tickets)
+}
+
+fn tell(pg: &mut Pg, from: u32, ticket: u64, seq: u64, incomplete: bool) {
+    let body = Body::Position { ticket, position: Position { config: 1, seq }, incomplete };
+    pg.message(OsdId(from), Message { config: 2, body });
+}
+
+fn refuses(pg: &mut Pg) -> String {
+    pg.request(77, Request::Read(Reads::Keys(Vec::new())));
+    let actions = pg.take_actions();
+    let [Action::Reply(77, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(error.reason, Reason::Unavailable);
+    error.message.clone()
+}
+
+#[test]
+fn i1_a_copy_that_lost_its_tail_makes_way_for_one_that_did_not() {
+    let (mut pg, tickets) = peering(stored(1, 1, 3));
+    tell(&mut pg, 1, tickets[&1], 3, false);
+    tell(&mut pg, 2, tickets[&2], 9, false);
+    let actions = pg.take_actions();
+    let [Action::Send(OsdId(2), Message { body: Body::Pull { ticket, after }, .. })] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*after, Position { config: 1, seq: 3 });
+    let body = Body::Entries { ticket: *ticket, entries: Vec::new() };
+    pg.message(OsdId(2), Message { config: 2, body });
+    assert_eq!(pg.take_actions(), [Action::Demote(OsdId(0))], "nobody is overwritten");
+    assert!(refuses(&mut pg).contains("another member holds"));
+    pg.configure(configuration(3, &[1, 2], &[0], 2));
+    assert_eq!(pg.take_actions(), []);
+    pg.message(OsdId(1), Message { config: 3, body: Body::Probe { ticket: 1 } });
+    assert_eq!(pg.take_actions(), [with(Vec::new(), stored(3, 1, 3))]);
+}
+
+#[test]
+fn r26_an_incomplete_primary_makes_way_for_a_complete_member() {
+    let incomplete = Stored { incomplete: true, ..stored(1, 1, 9) };
+    let (mut pg, tickets) = peering(incomplete);
+    tell(&mut pg, 1, tickets[&1], 9, true);
+    assert_eq!(pg.take_actions(), []);
+    tell(&mut pg, 2, tickets[&2], 4, false);
+    assert_eq!(pg.take_actions(), [Action::Demote(OsdId(0))]);
+
+    let (mut pg, tickets) = peering(incomplete);
+    tell(&mut pg, 1, tickets[&1], 9, true);
+    tell(&mut pg, 2, tickets[&2], 9, true);
+    assert_eq!(pg.take_actions(), []);
+    assert!(refuses(&mut pg).contains("no complete copy"));
+}
+
+#[test]
+fn r26_a_member_that_is_brought_everything_anew_is_none_meanwhile() {
+    let (mut pg, tickets) = peering(stored(1, 1, 9));
+    tell(&mut pg, 1, tickets[&1], 9, false);
+    tell(&mut pg, 2, tickets[&2], 9, true);
+    assert_eq!(pg.take_actions(), [Action::Demote(OsdId(2))]);
+    pg.peer_connected(OsdId(2));
+    let actions = pg.take_actions();
+    let [Action::Send(OsdId(2), Message { body: Body::Probe { ticket }, .. })] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    tell(&mut pg, 2, ticket, 9, true);
+    assert_eq!(pg.take_actions(), [], "the mon was asked already");
+    pg.configure(configuration(3, &[0, 1], &[2], 2));
+    let actions = pg.take_actions();
+    assert_eq!(actions.iter().filter(|action| matches!(action, Action::Send(..))).count(), 2, "{actions:?}");
 }

@@ -17,6 +17,8 @@ pub const NODES: usize = 3;
 const PG: PgId = PgId { pool: METADATA_POOL, index: 0 };
 /// Clients; each has a shard, and an object, of its own.
 const CLIENTS: usize = 4;
+/// Earlier states that a disk may fall back to.
+const HISTORY: usize = 64;
 
 /// splitmix64: dice from a seed.
 pub struct Dice(pub u64);
@@ -54,6 +56,8 @@ struct Node {
     lease: bool,
     pg: Pg,
     disk: Disk,
+    /// Earlier states of it, oldest first.
+    history: VecDeque<Disk>,
     /// Submitted, not durable.
     unsynced: VecDeque<Vec<Change>>,
     /// Reads of own state under way.
@@ -108,6 +112,10 @@ pub struct World {
     isolated: Vec<bool>,
     clients: Vec<Client>,
     pub faults: bool,
+    /// A disk lost what it had acknowledged, and the others have not repaired that yet: one such fault at a time.
+    lost: bool,
+    /// How often that happened.
+    pub losses: u64,
     /// Clients begin nothing new.
     ending: bool,
     pub acknowledged: u64,
@@ -136,6 +144,7 @@ impl World {
             lease: true,
             pg: Pg::new(PG, id(number), Default::default(), 2),
             disk: Disk::default(),
+            history: VecDeque::new(),
             unsynced: VecDeque::new(),
             jobs: Vec::new(),
             open: BTreeMap::new(),
@@ -151,6 +160,8 @@ impl World {
             isolated: vec![false; NODES],
             clients: vec![Client::default(); CLIENTS],
             faults: true,
+            lost: false,
+            losses: 0,
             ending: false,
             acknowledged: 0,
         }
@@ -158,6 +169,8 @@ impl World {
 
     /// One thing happens.
     pub fn step(&mut self) {
+        let primary = self.nodes[self.map.members[0].0 as usize].pg.status();
+        self.lost &= !(primary.active && primary.config == self.map.config);
         match self.dice.below(12) {
             0..=2 => self.deliver(),
             3..=4 => self.sync(),
@@ -206,7 +219,11 @@ impl World {
     fn sync_some(&mut self, node: usize, count: usize) {
         let node = &mut self.nodes[node];
         for changes in node.unsynced.drain(..count) {
+            node.history.push_back(node.disk.clone());
             node.disk.apply(&changes);
+        }
+        while node.history.len() > HISTORY {
+            node.history.pop_front();
         }
     }
 
@@ -286,6 +303,10 @@ impl World {
     /// A node hears of the newest map.
     fn learn(&mut self) {
         let node = self.dice.below(NODES);
+        self.learn_at(node);
+    }
+
+    fn learn_at(&mut self, node: usize) {
         if !self.nodes[node].alive || self.isolated[node] || self.nodes[node].map_epoch == self.map.epoch {
             return;
         }
@@ -433,7 +454,8 @@ impl World {
             }
             (_, Ok(reply)) => panic!("{reply:?} to a read"),
             (_, Err(error)) => {
-                assert!(matches!(error.reason, Reason::NotOwner | Reason::Unavailable), "{error:?}");
+                let expected = matches!(error.reason, Reason::NotOwner | Reason::Unavailable);
+                assert!(expected, "{error:?}: {}", self.describe());
             }
         }
     }
@@ -459,6 +481,10 @@ impl World {
                     Action::Confirm(joiner) => {
                         let config = node.pg.status().config;
                         self.confirm(joiner, config);
+                    }
+                    Action::Demote(member) => {
+                        let config = node.pg.status().config;
+                        self.demote(member, config);
                     }
                 }
             }
@@ -488,9 +514,29 @@ impl World {
         self.map.epoch += 1;
     }
 
+    fn demote(&mut self, member: OsdId, config: u64) {
+        if self.map.config != config || !self.map.members.contains(&member) || self.map.members.len() < 2 {
+            return;
+        }
+        self.map.members.retain(|osd| *osd != member);
+        self.map.joining.push(member);
+        self.map.config += 1;
+        self.map.epoch += 1;
+    }
+
     fn fault(&mut self) {
+        if self.lost {
+            return;
+        }
         let node = self.dice.below(NODES);
-        match self.dice.below(6) {
+        match self.dice.below(8) {
+            6 => self.lose(node),
+            7 => {
+                // The whole cluster: nobody remembers a log.
+                (0..NODES).for_each(|node| self.crash(node));
+                (0..NODES).filter(|other| *other != node).for_each(|other| self.restart(other));
+                self.lose(node);
+            }
             0 => self.crash(node),
             5 => self.rot(node),
             1 => self.isolate(node),
@@ -517,6 +563,28 @@ impl World {
         self.nodes[node].alive = false;
         self.nodes[node].lease = false;
         self.break_streams(node);
+    }
+
+    /// Restarts with an earlier state of its disk, as if that had lied, while another member lives.
+    fn lose(&mut self, node: usize) {
+        let another = |osd: &&OsdId| osd.0 as usize != node;
+        let mut others = self.map.members.iter().filter(another);
+        let safe = others.clone().count() > 0 && others.all(|osd| self.is_up(osd.0 as usize));
+        self.crash(node);
+        if safe && !self.ending {
+            let history = self.nodes[node].history.len();
+            self.nodes[node].disk = match history {
+                0 => return,
+                _ if self.dice.one_in(10) => Disk::default(),
+                _ => self.nodes[node].history[self.dice.below(history)].clone(),
+            };
+            self.nodes[node].history.clear();
+            self.lost = self.map.members.contains(&id(node));
+            self.losses += u64::from(self.lost);
+            self.restart(node);
+            // It hears of no other OSD before it has the map of its registration (R25): its promise may be lost too.
+            self.learn_at(node);
+        }
     }
 
     /// Some of what the only copy submitted builds on a block that rotted; it goes on.
@@ -558,11 +626,13 @@ impl World {
 
     fn restart(&mut self, node: usize) {
         let disk = std::mem::take(&mut self.nodes[node].disk);
+        let history = std::mem::take(&mut self.nodes[node].history);
         self.nodes[node] = Node {
             alive: true,
             lease: false,
             pg: Pg::new(PG, id(node), disk.stored(), 2),
             disk,
+            history,
             unsynced: VecDeque::new(),
             jobs: Vec::new(),
             open: BTreeMap::new(),
