@@ -3,11 +3,12 @@
 use prost::Message as _;
 use std::path::PathBuf;
 
-const PROTOS: [&str; 7] = [
+const PROTOS: [&str; 8] = [
     "pando/mon/v1/map.proto",
     "pando/mon/v1/cluster.proto",
     "pando/mds/v1/namespace.proto",
     "pando/mds/v1/session.proto",
+    "pando/mds/v1/subtree.proto",
     "pando/mds/v1/records.proto",
     "pando/osd/v1/osd.proto",
     "pando/osd/v1/replication.proto",

@@ -317,6 +317,7 @@ impl RankInfo {
             state: state.into(),
             incarnation: self.incarnation,
             boot_id: self.boot_id.clone().into(),
+            draining: self.draining,
         }
     }
 
@@ -330,6 +331,7 @@ impl RankInfo {
             },
             incarnation: proto.incarnation,
             boot_id: proto.boot_id.to_vec(),
+            draining: proto.draining,
         })
     }
 }
@@ -345,6 +347,14 @@ impl Subtree {
             epoch: self.epoch.0,
             path_hint: self.path_hint.clone().into(),
             move_id: self.move_id,
+            parent_dir: self.parent_dir.map_or(0, |dir| dir.0),
+            name: self.name.clone().into(),
+            route: self.route,
+            moving_to: self.moving_to.0,
+            pin: self.pin.map(|rank| rank.0),
+            split_from: self.split_from.map_or(0, |(subtree, _)| subtree.0),
+            split_epoch: self.split_from.map_or(0, |(_, epoch)| epoch.0),
+            spread: self.spread,
         }
     }
 
@@ -356,6 +366,13 @@ impl Subtree {
             epoch: Epoch(proto.epoch),
             path_hint: proto.path_hint.to_vec(),
             move_id: proto.move_id,
+            moving_to: Rank(proto.moving_to),
+            parent_dir: (proto.parent_dir != 0).then(|| ino(proto.parent_dir)).transpose()?,
+            name: proto.name.to_vec(),
+            route: proto.route,
+            pin: proto.pin.map(Rank),
+            split_from: (proto.split_from != 0).then_some((SubtreeId(proto.split_from), Epoch(proto.split_epoch))),
+            spread: proto.spread,
         })
     }
 }
@@ -377,7 +394,14 @@ impl Session {
 
 impl Lineage {
     fn to_proto(&self) -> mon::Lineage {
-        mon::Lineage { child: self.child.0, parent: self.parent.0, map_epoch: self.epoch.0, merged: self.merged }
+        mon::Lineage {
+            child: self.child.0,
+            parent: self.parent.0,
+            map_epoch: self.epoch.0,
+            merged: self.merged,
+            child_fence: self.child_fence.0,
+            child_root: self.child_root.0,
+        }
     }
 
     fn from_proto(proto: &mon::Lineage) -> Self {
@@ -386,6 +410,8 @@ impl Lineage {
             parent: SubtreeId(proto.parent),
             epoch: Epoch(proto.map_epoch),
             merged: proto.merged,
+            child_fence: Epoch(proto.child_fence),
+            child_root: Ino(proto.child_root),
         }
     }
 }

@@ -144,10 +144,12 @@ pub struct RankInfo {
     pub incarnation: u64,
     /// The process start that owns `incarnation`.
     pub boot_id: Vec<u8>,
+    /// Gets no more subtrees, and its own move away.
+    pub draining: bool,
 }
 
 /// The unit of authority.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subtree {
     /// Its root directory.
     pub root: Ino,
@@ -159,8 +161,22 @@ pub struct Subtree {
     pub epoch: Epoch,
     /// For people.
     pub path_hint: Vec<u8>,
-    /// Migration under way.
+    /// Migration under way (R12); 0 for none.
     pub move_id: u64,
+    /// With `move_id`: the rank that is to become the owner.
+    pub moving_to: Rank,
+    /// Directory that holds the dentry of the root, in the parent; `None` for the root subtree.
+    pub parent_dir: Option<Ino>,
+    /// Name of the root there.
+    pub name: Vec<u8>,
+    /// Rises whenever the way from / to the root of the subtree changes (R16). Starts at 1.
+    pub route: u64,
+    /// The rank to which a person pinned it.
+    pub pin: Option<Rank>,
+    /// What it was split from, and that one's epoch right after: its earlier batches are fenced (R11).
+    pub split_from: Option<(SubtreeId, Epoch)>,
+    /// Its root's child directories are to be subtrees, dealt over the ranks.
+    pub spread: bool,
 }
 
 /// A client incarnation.
@@ -185,6 +201,10 @@ pub struct Lineage {
     pub epoch: Epoch,
     /// Merge or split.
     pub merged: bool,
+    /// Of a merge: above every epoch of the child, fences whatever it still has under way (R11).
+    pub child_fence: Epoch,
+    /// Of a merge: the child's root, whose shard is the home of what it remembered.
+    pub child_root: Ino,
 }
 
 impl ClusterMap {

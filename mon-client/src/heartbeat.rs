@@ -106,6 +106,7 @@ impl Heart {
             map_epoch: self.client.seen(),
             total_bytes,
             used_bytes,
+            ..Default::default()
         }
     }
 }

@@ -147,6 +147,10 @@ reasons! {
     StaleSession = "STALE_SESSION", FailedPrecondition, ESTALE;
     /// Not now: no lease, too few members, catching up, starting. Retry.
     Unavailable = "UNAVAILABLE", Unavailable, EAGAIN;
+    /// The way by which the client came to the subtree has changed: resolve the path anew from the root (R16).
+    StaleRoute = "STALE_ROUTE", Aborted, ESTALE;
+    /// The subtree was opened anew and does not know the handle: reclaim the session's handles first (R19).
+    ReclaimFirst = "RECLAIM_FIRST", FailedPrecondition, EAGAIN;
     /// Too much at once: queue or window full. Retry later.
     Overloaded = "OVERLOADED", ResourceExhausted, EAGAIN;
     /// The deadline passed; a mutation may or may not have happened.
@@ -232,7 +236,13 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.reason,
-            Reason::NotOwner | Reason::Unavailable | Reason::Overloaded | Reason::StaleEpoch | Reason::Timeout
+            Reason::NotOwner
+                | Reason::Unavailable
+                | Reason::Overloaded
+                | Reason::StaleEpoch
+                | Reason::StaleRoute
+                | Reason::ReclaimFirst
+                | Reason::Timeout
         )
     }
 

@@ -112,7 +112,7 @@ impl OpenFile {
         let (placement, size) = self.snapshot();
         let guess = placement.home() == DataHome::Objects;
         let asked = length.min(MDS_CHUNK as u64);
-        let request = ReadRequest { handle: self.handle, offset, length: asked };
+        let request = ReadRequest { handle: self.handle, offset, length: asked, ..Default::default() };
         let asking = self.ask_read(request);
         let (data, objects) = if guess {
             let length = length.min(size.saturating_sub(offset));
@@ -189,7 +189,7 @@ impl OpenFile {
     }
 
     async fn send_write(&self, offset: u64, data: Bytes) -> Result<bool> {
-        let request = WriteRequest { handle: self.handle, offset, data, append: false };
+        let request = WriteRequest { handle: self.handle, offset, data, append: false, ..Default::default() };
         let answer = call!(self.client, &self.path, Write, request)?;
         self.learn(answer.attr, answer.placement)?;
         Ok(answer.written)
@@ -231,13 +231,13 @@ impl OpenFile {
     }
 
     async fn ask_grant(&self, size: u64) -> Result<Placement> {
-        let request = GrantSizeRequest { handle: self.handle, size };
+        let request = GrantSizeRequest { handle: self.handle, size, ..Default::default() };
         check_placement(call!(self.client, &self.path, GrantSize, request)?.placement)
     }
 
     /// False if the report was void: the file was cut since the write.
     async fn report(&self, report: SizeReport) -> Result<bool> {
-        let request = ReportSizeRequest { handle: self.handle, report: Some(report) };
+        let request = ReportSizeRequest { handle: self.handle, report: Some(report), ..Default::default() };
         let answer = call!(self.client, &self.path, ReportSize, request)?;
         self.learn(answer.attr, answer.placement)?;
         let placement = check_placement(answer.placement)?;
@@ -265,7 +265,8 @@ impl OpenFile {
 
     async fn append_part(&self, part: Bytes) -> Result<u64> {
         for _ in 0..ATTEMPTS {
-            let request = WriteRequest { handle: self.handle, offset: 0, data: part.clone(), append: true };
+            let request =
+                WriteRequest { handle: self.handle, offset: 0, data: part.clone(), append: true, ..Default::default() };
             let answer = call!(self.client, &self.path, Write, request)?;
             self.learn(answer.attr, answer.placement)?;
             if answer.written {
@@ -331,7 +332,7 @@ impl OpenFile {
         if std::mem::replace(&mut state.closed, true) {
             return None;
         }
-        Some(CloseRequest { handle: self.handle, report: None })
+        Some(CloseRequest { handle: self.handle, report: None, ..Default::default() })
     }
 }
 

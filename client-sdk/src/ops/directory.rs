@@ -83,6 +83,7 @@ impl ReadDir {
             limit: self.options.page,
             want_attrs: self.options.metadata,
             want_bodies: self.options.bodies,
+            ..Default::default()
         };
         let (client, path) = (self.client.clone(), self.path.given().clone());
         Running::new(async move { call!(client, &path, Readdir, request) })

@@ -106,7 +106,7 @@ impl Client {
         let target = target.as_ref().as_os_str().as_bytes();
         let refuse = |errno, text: &str| Err(Error::with_message(errno, text).at(link.given()));
         if target.is_empty() {
-            return refuse(Errno::ENOENT, "a symlink cannot be empty");
+            return refuse(Errno::ENOENT, "the target of a symlink must not be empty");
         }
         if target.contains(&0) {
             return refuse(Errno::EINVAL, "a symlink cannot hold a NUL byte");

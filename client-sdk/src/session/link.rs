@@ -280,7 +280,7 @@ impl Core {
         let id = number.id();
         let operation = Some(Operation { op: Some(Op::Reclaim(request)) });
         let (subtree, epoch) = self.root_subtree();
-        let request = Request { id, subtree, subtree_epoch: epoch, retry: false, operation };
+        let request = Request { id, subtree, subtree_epoch: epoch, retry: false, operation, ..Default::default() };
         match live.pipe.call(id, Message::Request(request)).await? {
             Reply::Result(OperationResult { result: Some(Answer::Reclaim(answer)) }) => Ok(answer.lost),
             Reply::Result(OperationResult { result: Some(Answer::Error(status)) }) => {

@@ -99,7 +99,7 @@ impl Ticket {
         let (subtree, subtree_epoch) = self.first.unwrap_or_else(|| self.core.root_subtree());
         let retry = self.first.is_some();
         let operation = self.operation.clone();
-        let request = Request { id, subtree, subtree_epoch, retry, operation };
+        let request = Request { id, subtree, subtree_epoch, retry, operation, ..Default::default() };
         let waiting = match live.pipe.start(id, Message::Request(request)) {
             Ok(waiting) => waiting,
             Err(error) => return Attempt::Again(error),
@@ -139,7 +139,7 @@ impl Ticket {
         self.cleaning = true;
         let opened = tokio::time::timeout(CLEANUP_LIMIT, self.drive()).await;
         if matches!(opened, Ok(Ok(_))) {
-            let close = Operation { op: Some(Op::Close(CloseRequest { handle, report: None })) };
+            let close = Operation { op: Some(Op::Close(CloseRequest { handle, report: None, ..Default::default() })) };
             let _ = self.core.run(close, CLEANUP_LIMIT).await;
         }
     }

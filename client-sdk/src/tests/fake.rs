@@ -143,6 +143,7 @@ impl Fake {
                 epoch: Epoch(epoch),
                 path_hint: b"/".to_vec(),
                 move_id: 0,
+                ..Default::default()
             },
         );
         map

@@ -40,7 +40,7 @@ fn correct(seen: &Seen) -> Answer {
             created: false,
         }),
         Op::Close(_) => Answer::Close(CloseResponse {}),
-        Op::Reclaim(_) => Answer::Reclaim(ReclaimResponse { lost: Vec::new() }),
+        Op::Reclaim(_) => Answer::Reclaim(ReclaimResponse { lost: Vec::new(), ..Default::default() }),
         other => panic!("not in these tests: {other:?}"),
     }
 }
@@ -128,7 +128,14 @@ async fn a_posix_error_is_final_and_names_the_path() {
 #[tokio::test]
 async fn a_redirect_waits_for_its_map_and_goes_to_the_new_owner() {
     let old = Fake::start(|_| {
-        let redirect = Redirect { subtree: 1, subtree_epoch: 5, rank: 1, address: String::new(), map_epoch: 5 };
+        let redirect = Redirect {
+            subtree: 1,
+            subtree_epoch: 5,
+            rank: 1,
+            address: String::new(),
+            map_epoch: 5,
+            ..Default::default()
+        };
         vec![Act::Answer(Answer::Redirect(redirect))]
     })
     .await;

@@ -25,6 +25,7 @@ pub(super) fn register(map: &mut ClusterMap, command: &RegisterRank) -> Applied 
         up: true,
         incarnation: before.incarnation + u64::from(restarted),
         boot_id: command.boot_id.clone(),
+        draining: before.draining,
     };
     let value = CommandValue::Rank(info.incarnation);
     if info == before {
@@ -42,7 +43,7 @@ pub(super) fn register(map: &mut ClusterMap, command: &RegisterRank) -> Applied 
 }
 
 fn root() -> Subtree {
-    Subtree { root: Ino::ROOT, parent: None, owner: Rank(0), epoch: Epoch(1), path_hint: b"/".to_vec(), move_id: 0 }
+    Subtree { root: Ino::ROOT, epoch: Epoch(1), path_hint: b"/".to_vec(), route: 1, ..Subtree::default() }
 }
 
 pub(super) fn set_state(map: &mut ClusterMap, command: DaemonState, up: bool) -> Applied {

@@ -13,6 +13,7 @@ fn map() -> ClusterMap {
         epoch: Epoch(1),
         path_hint: b"/".to_vec(),
         move_id: 0,
+        ..Default::default()
     };
     map.subtrees.insert(SubtreeId(1), root);
     map.sessions.insert(ClientId(9), Session { description: "test".into(), ..Session::default() });

@@ -194,7 +194,14 @@ pub(crate) fn purge_all(view: &mut View<'_>, ino: Ino, inode: &mut Inode, lives:
 }
 
 fn purge_record(inode: &Inode, from: u64, generation: u64) -> PurgeRecord {
-    PurgeRecord { pool: inode.pool, object_size: inode.object_size, max_size: inode.max_size, from, generation }
+    PurgeRecord {
+        pool: inode.pool,
+        object_size: inode.object_size,
+        max_size: inode.max_size,
+        from,
+        generation,
+        ..Default::default()
+    }
 }
 
 /// Allows objects up to `size` (R23). `first`: the caller's handle has no grant yet.

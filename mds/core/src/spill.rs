@@ -46,6 +46,7 @@ impl Namespace {
             max_size,
             from: 0,
             generation: intent.spill_generation + 1,
+            ..Default::default()
         };
         // The layout is fixed now: the setting may change before the spill ends.
         intent.pool = purge.pool;
@@ -95,6 +96,7 @@ impl Namespace {
             max_size: done.max_size,
             from: 0,
             generation: done.spill_generation + 1,
+            ..Default::default()
         };
         // Above the purge, as after any other.
         done.generation = done.spill_generation + 2;

@@ -303,7 +303,7 @@ impl<'a> View<'a> {
     }
 
     pub fn put_orphan(&mut self, ino: Ino) {
-        self.put_record(Key::Orphan(ino), Some(encode(&OrphanRecord { since: self.ctx.now })));
+        self.put_record(Key::Orphan(ino), Some(encode(&OrphanRecord { since: self.ctx.now, ..Default::default() })));
     }
 
     pub fn change_handle(&mut self, change: HandleChange) {

@@ -259,6 +259,7 @@ pub(crate) fn redirect(map: &ClusterMap, own: Rank) -> Option<OperationResult> {
         rank: rank.0,
         address: address.to_owned(),
         map_epoch: map.epoch.0,
+        ..Default::default()
     };
     Some(OperationResult { result: Some(operation_result::Result::Redirect(redirect)) })
 }

@@ -13,7 +13,7 @@ const CACHE: u64 = 64 << 20;
 const READ_WRITE: [OpenFlag; 2] = [OpenFlag::Read, OpenFlag::Write];
 
 fn write(handle: u64, offset: u64, data: &[u8]) -> Op {
-    Op::Write(WriteRequest { handle, offset, data: Bytes::copy_from_slice(data), append: false })
+    Op::Write(WriteRequest { handle, offset, data: Bytes::copy_from_slice(data), append: false, ..Default::default() })
 }
 
 fn truncate(path: &str, size: u64) -> Op {
@@ -79,11 +79,14 @@ fn objects_of_an_unlinked_file_are_purged_whatever_happens() {
         let mut client = rank.connect(1).await;
         let (ino, placement) = outgrow(&mut client, "file", 1).await;
         let size = placement.object_size * 3;
-        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size, ..Default::default() })).await.unwrap();
         for index in 0..3 {
             world.objects.put(ino, index, placement.generation, b"data");
         }
-        client.call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None })).await.unwrap();
+        client
+            .call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None, ..Default::default() }))
+            .await
+            .unwrap();
         // The data pool does not answer, and then the rank dies.
         world.objects.fail_trims(1_000_000);
         client.call(unlink("file")).await.unwrap();
@@ -108,7 +111,7 @@ fn a_truncation_is_answered_when_the_objects_are_cut() {
         let mut client = rank.connect(1).await;
         let (ino, placement) = outgrow(&mut client, "file", 1).await;
         let size = placement.object_size + 100;
-        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size, ..Default::default() })).await.unwrap();
         world.objects.put(ino, 0, placement.generation, b"0123456789");
         world.objects.put(ino, 1, placement.generation, b"tail");
         client.call(truncate("file", 4)).await.unwrap();
@@ -130,7 +133,8 @@ fn new_objects_wait_for_the_purge_of_the_old_ones() {
         client.call(truncate("file", 0)).await.unwrap();
         assert!(world.objects.object(ino, 0).is_some(), "the truncation does not wait for the purge");
         let size = placement.object_size;
-        let Reply::GrantSize(reply) = client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap()
+        let Reply::GrantSize(reply) =
+            client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size, ..Default::default() })).await.unwrap()
         else {
             panic!()
         };
@@ -148,12 +152,15 @@ fn what_was_granted_and_never_reported_is_cut_before_the_next_grant() {
         let mut client = rank.connect(1).await;
         let (ino, placement) = outgrow(&mut client, "file", 1).await;
         let size = placement.object_size * 2;
-        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size, ..Default::default() })).await.unwrap();
         world.objects.put(ino, 0, placement.generation, b"smallunreported");
         world.objects.put(ino, 1, placement.generation, b"unreported");
-        client.call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None })).await.unwrap();
+        client
+            .call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None, ..Default::default() }))
+            .await
+            .unwrap();
         client.call(open("file", 2, &READ_WRITE)).await.unwrap();
-        client.call(Op::GrantSize(GrantSizeRequest { handle: 2, size })).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 2, size, ..Default::default() })).await.unwrap();
         assert_eq!(world.objects.object(ino, 0).unwrap().1, b"small"[..], "R23");
         assert_eq!(world.objects.object(ino, 1), None);
         rank.stop().await;
@@ -187,12 +194,15 @@ fn a_purge_that_somebody_waits_for_overtakes_those_that_cannot_go_on() {
             let path = format!("gone{number}");
             let (gone, _) = outgrow(&mut client, &path, 9).await;
             world.objects.stick(gone);
-            client.call(Op::Close(pando_proto::mds::CloseRequest { handle: 9, report: None })).await.unwrap();
+            client
+                .call(Op::Close(pando_proto::mds::CloseRequest { handle: 9, report: None, ..Default::default() }))
+                .await
+                .unwrap();
             client.call(unlink(&path)).await.unwrap();
         }
         client.call(truncate("file", 0)).await.unwrap();
         let size = placement.object_size;
-        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size, ..Default::default() })).await.unwrap();
         assert_eq!(world.objects.object(ino, 0), None);
         assert_eq!(world.objects.count(), 40);
         rank.stop().await;

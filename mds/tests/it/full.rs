@@ -47,11 +47,12 @@ fn a_durable_truncation_that_waits_for_its_cut_is_never_told_that_there_is_no_sp
         let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
         client.call(write_file("file", b"small")).await.unwrap();
         client.call(open("file", 1, &[OpenFlag::Read, OpenFlag::Write])).await.unwrap();
-        let write = WriteRequest { handle: 1, offset: 5, data: vec![1; 8000].into(), append: false };
+        let write =
+            WriteRequest { handle: 1, offset: 5, data: vec![1; 8000].into(), append: false, ..Default::default() };
         let Reply::Write(outgrown) = client.call(Op::Write(write)).await.unwrap() else { panic!() };
         let (ino, placement) = (outgrown.attr.unwrap().ino, outgrown.placement.unwrap());
         let size = placement.object_size + 100;
-        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size })).await.unwrap();
+        client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size, ..Default::default() })).await.unwrap();
         world.objects.put(ino, 0, placement.generation, b"0123456789");
         world.objects.fail_trims(1_000_000);
         let truncate =

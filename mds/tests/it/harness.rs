@@ -63,8 +63,10 @@ fn map(world: &World, generation: u64) -> ClusterMap {
         epoch: Epoch(generation),
         path_hint: vec![],
         move_id: 0,
+        ..Default::default()
     };
-    let rank = RankInfo { address: String::new(), up: true, incarnation: generation, boot_id: vec![] };
+    let rank =
+        RankInfo { address: String::new(), up: true, incarnation: generation, boot_id: vec![], ..Default::default() };
     let settings = world.inline_limit.map(|limit| ("inline_limit".to_owned(), limit.to_string()));
     ClusterMap {
         cluster_id: [7; 16],
@@ -270,7 +272,14 @@ pub fn result(reply: Reply) -> Result<Reply, Error> {
 }
 
 fn request(id: u64, op: Op, retry: bool) -> Request {
-    Request { id, subtree: 1, subtree_epoch: 1, retry, operation: Some(Operation { op: Some(op) }) }
+    Request {
+        id,
+        subtree: 1,
+        subtree_epoch: 1,
+        retry,
+        operation: Some(Operation { op: Some(op) }),
+        ..Default::default()
+    }
 }
 
 pub fn at(path: &str) -> Option<Target> {

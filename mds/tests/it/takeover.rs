@@ -109,7 +109,7 @@ fn an_unlinked_open_file_lives_through_a_restart_until_its_session_ends() {
         let mut client = rank.connect(1).await;
         let reclaim = || Op::Reclaim(ReclaimRequest { handles: vec![ReclaimedHandle { handle: 5, ino, flags: 1 }] });
         client.call(reclaim()).await.unwrap();
-        let read = Op::Read(pando_proto::mds::ReadRequest { handle: 5, offset: 0, length: 100 });
+        let read = Op::Read(pando_proto::mds::ReadRequest { handle: 5, offset: 0, length: 100, ..Default::default() });
         let reply = client.call(read).await.unwrap();
         let pando_proto::mds::operation_result::Result::Read(read) = reply else { panic!("{reply:?}") };
         assert_eq!(read.data.as_deref(), Some(&b"still here"[..]));
@@ -150,7 +150,7 @@ fn reclaim(handles: Vec<ReclaimedHandle>) -> Op {
 }
 
 fn read(handle: u64) -> Op {
-    Op::Read(pando_proto::mds::ReadRequest { handle, offset: 0, length: 100 })
+    Op::Read(pando_proto::mds::ReadRequest { handle, offset: 0, length: 100, ..Default::default() })
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn an_unlinked_open_file_lives_through_an_opening_anew_in_the_same_process() {
         other.call(write_file("last", b"")).await.unwrap();
         client.call(read(5)).await.expect("R19: the handle is as good as before");
         assert_eq!(orphans(&world), 1);
-        client.call(Op::Close(CloseRequest { handle: 5, report: None })).await.unwrap();
+        client.call(Op::Close(CloseRequest { handle: 5, report: None, ..Default::default() })).await.unwrap();
         assert_eq!(orphans(&world), 0, "everyone is back, so the last close purges it");
         rank.stop().await;
     });

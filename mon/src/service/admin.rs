@@ -124,4 +124,28 @@ impl AdminService for Admin {
         let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
         Ok(Response::new(mon::RemoveRankResponse { map_epoch: result.epoch.0 }))
     }
+
+    async fn move_subtree(&self, _: Request<mon::MoveSubtreeRequest>) -> Answer<mon::MoveSubtreeResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn pin_subtree(&self, _: Request<mon::PinSubtreeRequest>) -> Answer<mon::PinSubtreeResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn spread_subtree(&self, _: Request<mon::SpreadSubtreeRequest>) -> Answer<mon::SpreadSubtreeResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn drain_rank(&self, _: Request<mon::DrainRankRequest>) -> Answer<mon::DrainRankResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn list_decisions(&self, _: Request<mon::ListDecisionsRequest>) -> Answer<mon::ListDecisionsResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn list_loads(&self, _: Request<mon::ListLoadsRequest>) -> Answer<mon::ListLoadsResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
 }

@@ -124,7 +124,7 @@ impl ClusterService for Cluster {
         let answer = self.0.ask(|reply| Input::Heartbeat { beat, reply }).await?;
         let granted = answer.map_err(|error| self.0.refuse(error))?;
         let lease_millis = u64::try_from(granted.lease.as_millis()).unwrap_or(u64::MAX);
-        Ok(Response::new(mon::HeartbeatResponse { lease_millis, map_epoch: granted.epoch }))
+        Ok(Response::new(mon::HeartbeatResponse { lease_millis, map_epoch: granted.epoch, ..Default::default() }))
     }
 
     async fn release_lease(&self, request: Request<mon::ReleaseLeaseRequest>) -> Answer<mon::ReleaseLeaseResponse> {
@@ -203,5 +203,25 @@ impl ClusterService for Cluster {
         });
         let result = self.propose(command).await?;
         Ok(Response::new(mon::DemoteMemberResponse { map_epoch: result.epoch.0 }))
+    }
+
+    async fn split_subtree(&self, _: Request<mon::SplitSubtreeRequest>) -> Answer<mon::SplitSubtreeResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn merge_subtree(&self, _: Request<mon::MergeSubtreeRequest>) -> Answer<mon::MergeSubtreeResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn commit_move(&self, _: Request<mon::CommitMoveRequest>) -> Answer<mon::CommitMoveResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn cancel_move(&self, _: Request<mon::CancelMoveRequest>) -> Answer<mon::CancelMoveResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn raise_routes(&self, _: Request<mon::RaiseRoutesRequest>) -> Answer<mon::RaiseRoutesResponse> {
+        Err(Status::unimplemented("not yet"))
     }
 }

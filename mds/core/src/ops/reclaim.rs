@@ -25,7 +25,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReclaimRequest) -> Step<Reclaim
             Err(stop) => return Err(stop),
         }
     }
-    if missing { Err(Stop::Missing) } else { Ok(ReclaimResponse { lost }) }
+    if missing { Err(Stop::Missing) } else { Ok(ReclaimResponse { lost, ..Default::default() }) }
 }
 
 /// False if the inode is gone, or the handle makes no sense.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_proto::mds::{FileKind, SymlinkRequest, SymlinkResponse};
-use pando_proto::{Errno, MAX_PATH_BYTES};
+use pando_proto::{Errno, Error, MAX_PATH_BYTES};
 
 use super::create::make;
 use crate::inode::attr;
@@ -16,7 +16,9 @@ use crate::view::View;
 pub(crate) fn run(view: &mut View<'_>, request: &SymlinkRequest) -> Step<SymlinkResponse> {
     let text = &request.link_target;
     if text.is_empty() {
-        return Err(Errno::ENOENT.into());
+        // ENOENT as symlink(2) says; yet what is missing is not the directory.
+        let message = "the target of a symlink must not be empty".to_owned();
+        return Err(Error { message, ..Error::posix(Errno::ENOENT) }.into());
     }
     if text.len() > MAX_PATH_BYTES {
         return Err(Errno::ENAMETOOLONG.into());

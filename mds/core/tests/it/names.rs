@@ -94,6 +94,10 @@ fn errors_carry_the_path() {
     let error = rig.run(stat("no/such")).unwrap_err();
     assert_eq!(error.path.as_deref(), Some(&b"no/such"[..]));
     assert_eq!(error.to_string(), "no/such: no such file or directory (ENOENT)");
+    // symlink(2): ENOENT too, but it is the target that is at fault.
+    let error = rig.run(symlink("link", "")).unwrap_err();
+    assert_eq!(error.errno, Errno::ENOENT);
+    assert!(error.message.contains("the target of a symlink must not be empty"), "{error}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ const DIRECTORY: u32 = OpenFlag::Directory as u32;
 const NO_FOLLOW: u32 = OpenFlag::NoFollow as u32;
 
 fn read(handle: u64, offset: u64, length: u64) -> Op {
-    Op::Read(ReadRequest { handle, offset, length })
+    Op::Read(ReadRequest { handle, offset, length, ..Default::default() })
 }
 
 fn data(rig: &mut Rig, handle: u64) -> Bytes {
@@ -82,7 +82,13 @@ fn reads_and_writes_go_through_the_handle() {
     rig.ok(close(1));
     assert_eq!(rig.errno(close(1)), Errno::EBADF);
     rig.open("f", 4, W);
-    let huge = Op::Write(WriteRequest { handle: 4, offset: u64::MAX, data: Bytes::from_static(b"x"), append: false });
+    let huge = Op::Write(WriteRequest {
+        handle: 4,
+        offset: u64::MAX,
+        data: Bytes::from_static(b"x"),
+        append: false,
+        ..Default::default()
+    });
     assert_eq!(rig.errno(huge), Errno::EFBIG);
 }
 

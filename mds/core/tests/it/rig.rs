@@ -490,7 +490,8 @@ impl Rig {
 
     /// A client's write to an open file: inline, or objects and a size report.
     pub fn write_at(&mut self, client: ClientId, handle: u64, offset: u64, data: &[u8]) -> Result<(), Error> {
-        let request = WriteRequest { handle, offset, data: Bytes::copy_from_slice(data), append: false };
+        let request =
+            WriteRequest { handle, offset, data: Bytes::copy_from_slice(data), append: false, ..Default::default() };
         let Reply::Write(reply) = self.run_as(client, Op::Write(request))? else { panic!("wrong reply") };
         if reply.written {
             return Ok(());
@@ -503,7 +504,7 @@ impl Rig {
         assert!(end <= placement.max_size);
         self.put_objects(ino, placement.generation, reply.offset, data);
         let report = SizeReport { size: end, truncate_seq: placement.truncate_seq, mtime: self.now };
-        self.run_as(client, Op::ReportSize(ReportSizeRequest { handle, report: Some(report) }))?;
+        self.run_as(client, Op::ReportSize(ReportSizeRequest { handle, report: Some(report), ..Default::default() }))?;
         self.flush();
         Ok(())
     }
@@ -593,7 +594,7 @@ pub fn open(path: &str, handle: u64, flags: u32) -> Op {
     Op::Open(OpenRequest { target: at(path), handle, flags, mode: 0o644, ..Default::default() })
 }
 pub fn close(handle: u64) -> Op {
-    Op::Close(CloseRequest { handle, report: None })
+    Op::Close(CloseRequest { handle, report: None, ..Default::default() })
 }
 pub fn resize(path: &str, size: u64) -> Op {
     Op::SetAttr(SetAttrRequest { target: at(path), size: Some(size), follow: true, ..Default::default() })

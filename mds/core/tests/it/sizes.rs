@@ -81,11 +81,18 @@ fn an_empty_file_goes_to_objects_without_a_move() {
     assert_eq!(reply.placement.unwrap().home(), DataHome::Objects);
     rig.write("g", b"");
     rig.open("g", 2, W);
-    let Reply::GrantSize(grant) = rig.ok(Op::GrantSize(GrantSizeRequest { handle: 2, size: 500 })) else { panic!() };
+    let Reply::GrantSize(grant) =
+        rig.ok(Op::GrantSize(GrantSizeRequest { handle: 2, size: 500, ..Default::default() }))
+    else {
+        panic!()
+    };
     let placement = grant.placement.unwrap();
     assert_eq!((placement.home(), placement.max_size), (DataHome::Objects, 500), "R23");
     rig.open("h", 3, W | C);
-    let Reply::GrantSize(small) = rig.ok(Op::GrantSize(GrantSizeRequest { handle: 3, size: 5 })) else { panic!() };
+    let Reply::GrantSize(small) = rig.ok(Op::GrantSize(GrantSizeRequest { handle: 3, size: 5, ..Default::default() }))
+    else {
+        panic!()
+    };
     assert_eq!(small.placement.unwrap().home(), DataHome::Inline, "what fits inline needs no grant");
 }
 
@@ -180,7 +187,9 @@ fn truncate_down_cuts_objects_before_it_is_answered() {
     assert_eq!(rig.objects.file(ino).1.len(), 50);
     // R23: a report from before is void, and so is its generation.
     let report = SizeReport { size: 200, truncate_seq: before.truncate_seq, mtime: 9 };
-    let Reply::ReportSize(reply) = rig.ok(Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report) })) else {
+    let Reply::ReportSize(reply) =
+        rig.ok(Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report), ..Default::default() }))
+    else {
         panic!()
     };
     assert_eq!(reply.attr.unwrap().size, 50);
@@ -236,7 +245,7 @@ fn objects_go_with_the_last_reference() {
 fn what_a_dead_writer_left_beyond_the_size_does_not_show() {
     let (mut rig, ino) = large();
     // Granted and written, never reported: the writer dies.
-    rig.ok(Op::GrantSize(GrantSizeRequest { handle: 1, size: 300 }));
+    rig.ok(Op::GrantSize(GrantSizeRequest { handle: 1, size: 300, ..Default::default() }));
     rig.flush();
     let generation = placement(&mut rig, "f").generation;
     rig.put_objects(ino, generation, 200, &[9; 100]);
@@ -255,7 +264,7 @@ fn what_a_dead_writer_left_beyond_the_size_does_not_show() {
 #[test]
 fn two_writers_do_not_cut_each_other() {
     let (mut rig, ino) = large();
-    rig.ok(Op::GrantSize(GrantSizeRequest { handle: 1, size: 300 }));
+    rig.ok(Op::GrantSize(GrantSizeRequest { handle: 1, size: 300, ..Default::default() }));
     rig.flush();
     let first = placement(&mut rig, "f");
     rig.put_objects(ino, first.generation, 200, &[8; 100]);
@@ -263,7 +272,7 @@ fn two_writers_do_not_cut_each_other() {
     rig.write_at(ClientId(2), 1, 300, &[9; 10]).unwrap();
     assert_eq!(placement(&mut rig, "f").truncate_seq, first.truncate_seq);
     let report = SizeReport { size: 300, truncate_seq: first.truncate_seq, mtime: 3 };
-    rig.ok(Op::Close(CloseRequest { handle: 1, report: Some(report) }));
+    rig.ok(Op::Close(CloseRequest { handle: 1, report: Some(report), ..Default::default() }));
     let bytes = content(&mut rig, "f");
     assert_eq!((bytes.len(), &bytes[200..300], &bytes[300..]), (310, &[8; 100][..], &[9; 10][..]));
 }
@@ -272,7 +281,15 @@ fn two_writers_do_not_cut_each_other() {
 fn appends_to_objects_get_ranges_of_their_own() {
     let (mut rig, _) = large();
     rig.run_as(ClientId(2), open("f", 1, W)).unwrap();
-    let append = || Op::Write(WriteRequest { handle: 1, offset: 0, data: Bytes::from_static(&[1; 10]), append: true });
+    let append = || {
+        Op::Write(WriteRequest {
+            handle: 1,
+            offset: 0,
+            data: Bytes::from_static(&[1; 10]),
+            append: true,
+            ..Default::default()
+        })
+    };
     let Ok(Reply::Write(one)) = rig.run_as(ClientId(1), append()) else { panic!() };
     let Ok(Reply::Write(two)) = rig.run_as(ClientId(2), append()) else { panic!() };
     assert_eq!((one.written, one.offset, two.offset), (false, 200, 210));
@@ -288,10 +305,13 @@ fn reports_beyond_what_was_granted_are_refused() {
         SizeReport { size: u64::MAX, truncate_seq: seq, mtime: 0 },
         SizeReport { size: 1, truncate_seq: seq + 1, mtime: 0 },
     ] {
-        let op = Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report) });
+        let op = Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report), ..Default::default() });
         assert_eq!(rig.errno(op), Errno::EINVAL);
     }
-    assert_eq!(rig.errno(Op::GrantSize(GrantSizeRequest { handle: 1, size: u64::MAX })), Errno::EFBIG);
+    assert_eq!(
+        rig.errno(Op::GrantSize(GrantSizeRequest { handle: 1, size: u64::MAX, ..Default::default() })),
+        Errno::EFBIG
+    );
     assert_eq!(rig.errno(resize("f", u64::MAX)), Errno::EFBIG);
     assert_eq!(rig.errno(resize("", 1)), Errno::EISDIR);
 }
@@ -336,11 +356,17 @@ fn waits(rig: &mut Rig, op: Op, ino: Ino) {
 }
 
 fn grant(handle: u64, size: u64) -> Op {
-    Op::GrantSize(GrantSizeRequest { handle, size })
+    Op::GrantSize(GrantSizeRequest { handle, size, ..Default::default() })
 }
 
 fn append(handle: u64) -> Op {
-    Op::Write(WriteRequest { handle, offset: 0, data: Bytes::from_static(&[1; 10]), append: true })
+    Op::Write(WriteRequest {
+        handle,
+        offset: 0,
+        data: Bytes::from_static(&[1; 10]),
+        append: true,
+        ..Default::default()
+    })
 }
 
 fn reclaim(ino: Ino, handle: u64) -> Op {
@@ -361,7 +387,13 @@ fn new_objects_wait_for_the_purge_of_the_old_ones() {
         }
         // R22: the delete would take what is written, and old bytes would show in the holes.
         waits(&mut rig, grant(1, 300), ino);
-        let far = WriteRequest { handle: 1, offset: 100, data: Bytes::from_static(b"far"), append: false };
+        let far = WriteRequest {
+            handle: 1,
+            offset: 100,
+            data: Bytes::from_static(b"far"),
+            append: false,
+            ..Default::default()
+        };
         waits(&mut rig, Op::Write(far), ino);
         waits(&mut rig, resize("f", 100), ino);
         rig.write_at(ClientId(1), 1, 150, &[8; 10]).unwrap();
@@ -473,7 +505,7 @@ fn after_a_restart_no_range_is_given_to_two_appends() {
         rig.run_as(ClientId(1), reclaim(ino, 1)).unwrap();
         rig.try_put_objects(ino, told.generation, first.offset, &[1; 10]);
         let report = SizeReport { size: 210, truncate_seq: told.truncate_seq, mtime: 3 };
-        let report = Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report) });
+        let report = Op::ReportSize(ReportSizeRequest { handle: 1, report: Some(report), ..Default::default() });
         let Ok(Reply::ReportSize(void)) = rig.run_as(ClientId(1), report) else { panic!() };
         assert_eq!(void.attr.unwrap().size, 200);
         let Ok(Reply::Write(again)) = rig.run_as(ClientId(1), append(1)) else { panic!() };
