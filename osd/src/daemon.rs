@@ -73,6 +73,7 @@ fn storage_error(error: EngineError) -> Error {
         EngineError::Directory(directory) => match directory {
             engine::DirectoryError::OtherCluster { .. } => Reason::WrongCluster,
             engine::DirectoryError::NewerFormat { .. } => Reason::NewerFormat,
+            engine::DirectoryError::DamagedJournal { .. } => Reason::Corrupt,
             _ => Reason::Storage,
         },
         EngineError::Corrupt { .. } => Reason::Corrupt,

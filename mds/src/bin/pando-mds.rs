@@ -1,5 +1,6 @@
 //! The `pando-mds` daemon: one rank.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,6 +10,9 @@ use clap::Parser;
 use pando_mds::Config;
 use pando_rpc::{Env, Shutdown};
 use tracing_subscriber::EnvFilter;
+
+/// Less leaves no room for the records of one operation.
+const MIN_CACHE_BYTES: u64 = 1 << 20;
 
 /// Serves one rank of Pando's metadata. Flags win over the file.
 #[derive(Debug, Parser)]
@@ -30,7 +34,7 @@ struct Flags {
     #[arg(long)]
     rank: Option<u32>,
     /// Memory for cached metadata and small files, in bytes.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(MIN_CACHE_BYTES..))]
     cache_bytes: Option<u64>,
 }
 
@@ -50,6 +54,9 @@ impl Flags {
         config.advertise = self.advertise.unwrap_or(config.advertise);
         config.rank = self.rank.unwrap_or(config.rank);
         config.cache_bytes = self.cache_bytes.unwrap_or(config.cache_bytes);
+        // The file is not checked by clap.
+        let given = config.cache_bytes;
+        anyhow::ensure!(given >= MIN_CACHE_BYTES, "cache_bytes is {given}: use at least {MIN_CACHE_BYTES}");
         Ok(config)
     }
 }
@@ -66,7 +73,9 @@ fn main() -> ExitCode {
 
 fn serve() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colours are for terminals, not for log files.
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let config = Flags::parse().into_config()?;
     // R27: one thread carries the rank, its connections and its heartbeats.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -54,6 +54,9 @@ pub enum DirectoryError {
     /// The superblock makes no sense.
     #[error("{dir}/{SUPERBLOCK} is damaged ({why}): restore the file, or remove the directory and let the osd start anew from its replicas", dir = dir.display())]
     Damaged { dir: PathBuf, why: String },
+    /// A journal is damaged before its end.
+    #[error("{file} is damaged at byte {at}, and later commits would be lost with it: check the disk, then remove the osd's data directory (the one that holds {dir}) and start it again: it joins anew and its replicas bring it everything", file = file.display(), dir = dir.display())]
+    DamagedJournal { dir: PathBuf, file: PathBuf, at: usize },
     /// The disk is full.
     #[error("the disk of {dir} is full: free some space on it first", dir = dir.display())]
     Full { dir: PathBuf },

@@ -43,8 +43,10 @@ impl FjallEngine {
     /// Opens the database in `dir`, which is made if it does not exist.
     ///
     /// # Errors
-    /// [`EngineError::Corrupt`] if its files are damaged, [`EngineError::Directory`] if another process has it open.
+    /// [`EngineError::Corrupt`] if its files are damaged, [`EngineError::Directory`] if another process has it open or
+    /// a journal is damaged so that acknowledged commits would be lost.
     pub fn open(dir: &Path, options: &EngineOptions) -> Result<Self, EngineError> {
+        super::journal::check(dir)?;
         let database = Database::builder(dir)
             .cache_size(options.cache_bytes)
             .worker_threads(WORKER_THREADS)

@@ -12,6 +12,7 @@ pub mod directory;
 pub mod file;
 pub mod fjall;
 pub mod format;
+mod journal;
 pub mod memory;
 pub mod read_pool;
 mod stage;

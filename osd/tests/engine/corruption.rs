@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pando_osd::engine::fjall::FjallEngine;
 use pando_osd::engine::memory::MemoryEngine;
-use pando_osd::engine::{Engine, EngineError, EngineKind};
+use pando_osd::engine::{self, DirectoryError, Engine, EngineError, EngineKind};
 
 use crate::store::{PG, Store, object, options, put, transaction, write};
 
@@ -90,6 +90,42 @@ fn fjall_notices_rot_in_its_journal() {
     assert!(rot(store.path(), RECORD) >= 1);
     let opened = pando_osd::engine::open(EngineKind::Fjall, store.path(), &options());
     assert!(is_corrupt(opened.map(|_| ())));
+}
+
+/// fjall would cut its journal there without a word.
+#[test]
+fn i1_damage_within_a_journal_loses_no_commit_in_silence() {
+    let mut store = Store::new(EngineKind::Fjall);
+    let count = 40u8;
+    for number in 0..count {
+        store.commit(vec![put(&[b'k', number], RECORD), write(object(u64::from(number)), 0, DATA)]);
+    }
+    store.close();
+    let fjall = store.path().join("fjall");
+    let journal = fs::read_dir(&fjall).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journal.filter(|path| path.extension().is_some_and(|extension| extension == "jnl")).max().unwrap();
+    let bytes = fs::read(&journal).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let mut refused = 0;
+    for part in 1..16 {
+        let mut damaged = bytes.clone();
+        let at = used * part / 16;
+        damaged[at..at + 200.min(used - at)].fill(0xee);
+        fs::write(&journal, &damaged).unwrap();
+        match engine::open(EngineKind::Fjall, store.path(), &options()) {
+            Err(EngineError::Directory(error @ DirectoryError::DamagedJournal { .. })) => {
+                assert!(error.to_string().contains("remove the osd's data directory"), "{error}");
+                refused += 1;
+            }
+            Err(error) => assert!(is_corrupt::<()>(Err(error))),
+            Ok(_) => panic!("opened, although {at} of {used} bytes were damaged"),
+        }
+        assert!(fs::read(&journal).unwrap() == damaged, "what is left is left alone");
+    }
+    assert!(refused > 10, "{refused}");
+    fs::write(&journal, &bytes).unwrap();
+    store.reopen();
+    assert_eq!(store.engine().get(PG, &[b'k', count - 1]).unwrap().unwrap(), RECORD);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod cluster;
 mod faults;
 mod hostile;
+mod losses;
 mod objects;
 mod records;
 mod replication;
