@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use pando_cluster_map::settings;
+use pando_local_cluster::MIN_MDS_CACHE_BYTES;
+
+const DEFAULT_DATA: &str = "./pando-data";
 
 /// Pando, a distributed file system.
 ///
@@ -17,9 +21,9 @@ pub struct Args {
     /// Print JSON: one object a line, with fields that stay.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Give up a call after this many seconds.
-    #[arg(long, global = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub timeout: u64,
+    /// Give up connecting, and then each call, after this many seconds [default: 5 to connect, 30 for a call].
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: Option<u64>,
     /// Act as this user; root unless given.
     #[arg(long, global = true, default_value_t = 0)]
     pub uid: u32,
@@ -88,11 +92,11 @@ pub enum Engine {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct UpArgs {
-    /// Where the data live.
-    #[arg(long, default_value = "./pando-data", value_name = "DIR")]
-    pub data: PathBuf,
+    /// Where the data live [default: ./pando-data, with `--engine memory` a temporary directory].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     /// Number of mons: 1, 3 or 5; `pando up --mons 3` says the same.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_mon_count)]
     pub mons_count: u32,
     /// Number of OSDs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -106,11 +110,11 @@ pub struct UpArgs {
     /// Where OSDs keep their bytes.
     #[arg(long, value_enum, default_value_t = Engine::Fjall)]
     pub engine: Engine,
-    /// Memory of the metadata server for its cache; K, M and G are understood.
-    #[arg(long, visible_alias = "budget", default_value = "256M", value_parser = parse_bytes, value_name = "BYTES")]
+    /// Memory of the metadata server for its cache, at least 1M; K, M and G are understood.
+    #[arg(long, visible_alias = "budget", default_value = "256M", value_parser = parse_cache_bytes, value_name = "BYTES")]
     pub mds_cache_bytes: u64,
-    /// Largest file kept with its inode; a setting of the cluster from then on.
-    #[arg(long, value_parser = parse_bytes, value_name = "BYTES")]
+    /// Largest file kept with its inode, at most 256K; a setting of the cluster from then on.
+    #[arg(long, value_parser = parse_inline_limit, value_name = "BYTES")]
     pub inline_limit: Option<u64>,
     /// Port of the first mon on 127.0.0.1; the others follow. 0 takes free ones.
     #[arg(long, default_value_t = 7100)]
@@ -118,15 +122,36 @@ pub struct UpArgs {
 }
 
 impl UpArgs {
-    /// Takes `--mons N` for the number of mons. Elsewhere the flag names mons, which `up` has no use for.
-    pub fn with_mons(mut self, mons: Option<&str>) -> Result<Self, String> {
+    /// Takes `--mons N` for the number of mons (elsewhere the flag names mons, which `up` has no use for), and
+    /// checks what flags say together.
+    pub fn checked(mut self, mons: Option<&str>) -> Result<Self, String> {
         if let Some(mons) = mons {
-            let count = mons.parse().ok().filter(|count| (1..=5).contains(count));
-            self.mons_count = count.ok_or_else(|| {
-                format!("`up` starts its own mons: --mons is their number here, 1 to 5, not {mons:?}")
+            self.mons_count = parse_mon_count(mons).map_err(|_| {
+                format!("`up` starts its own mons: --mons is their number here, 1, 3 or 5, not {mons:?}")
             })?;
         }
+        if self.replicas() > self.osds {
+            let (replicas, osds) = (self.replicas(), self.osds);
+            return Err(format!("{replicas} copies need {replicas} OSDs: use --osds {replicas} or --replicas {osds}"));
+        }
+        if self.mon_port != 0 && u32::from(self.mon_port) + self.mons_count > 1 + u32::from(u16::MAX) {
+            let most = 1 + u32::from(u16::MAX) - self.mons_count;
+            return Err(format!("{} mons from --mon-port {} on: use at most {most}", self.mons_count, self.mon_port));
+        }
         Ok(self)
+    }
+
+    /// Copies of all data.
+    pub fn replicas(&self) -> u32 {
+        self.replicas.unwrap_or(self.osds.min(3))
+    }
+
+    /// Where the data live; `None` if nothing outlives the process.
+    pub fn data(&self) -> Option<PathBuf> {
+        match (&self.data, self.engine) {
+            (None, Engine::Memory) => None,
+            (data, _) => Some(data.clone().unwrap_or_else(|| DEFAULT_DATA.into())),
+        }
     }
 }
 
@@ -311,6 +336,22 @@ fn parse_rank(text: &str) -> Result<u32, String> {
     text.strip_prefix("mds.").unwrap_or(text).parse().map_err(|_| "a rank is named as `5` or `mds.5`".to_owned())
 }
 
+fn parse_mon_count(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| [1, 3, 5].contains(count));
+    count.ok_or_else(|| "use 1, 3 or 5: an even number of mons bears no more failures than one less".to_owned())
+}
+
+fn parse_cache_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes < MIN_MDS_CACHE_BYTES { Err("use at least 1M".to_owned()) } else { Ok(bytes) }
+}
+
+fn parse_inline_limit(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let most = settings::find(settings::INLINE_LIMIT).map_or(u64::MAX, |known| known.max);
+    if bytes > most { Err(format!("use at most {}K; larger files go to objects", most >> 10)) } else { Ok(bytes) }
+}
+
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -353,13 +394,27 @@ mod tests {
         let mons = |line: &[&str]| {
             let args = Args::parse_from([&["pando"], line].concat());
             let Some(Command::Up(up)) = args.command else { panic!("no up") };
-            up.with_mons(args.mons.as_deref()).map(|up| up.mons_count)
+            up.checked(args.mons.as_deref()).map(|up| up.mons_count)
         };
         assert_eq!(mons(&["up"]), Ok(1));
         assert_eq!(mons(&["up", "--mons-count", "3"]), Ok(3));
         assert_eq!(mons(&["up", "--mons", "3"]), Ok(3));
         assert_eq!(mons(&["--mons", "5", "up"]), Ok(5));
         assert!(mons(&["up", "--mons", "10.0.0.1:7100"]).is_err() && mons(&["up", "--mons", "9"]).is_err());
+        assert!(mons(&["up", "--mons", "2"]).unwrap_err().contains("1, 3 or 5"));
+    }
+
+    #[test]
+    fn only_a_cluster_in_memory_has_no_directory_of_its_own() {
+        let data = |line: &[&str]| {
+            let Some(Command::Up(up)) = Args::parse_from([&["pando", "up"], line].concat()).command else {
+                panic!("no up")
+            };
+            up.data()
+        };
+        assert_eq!(data(&[]), Some(DEFAULT_DATA.into()));
+        assert_eq!(data(&["--engine", "memory"]), None);
+        assert_eq!(data(&["--engine", "memory", "--data", "x"]), Some("x".into()));
     }
 
     #[test]

@@ -43,9 +43,18 @@ impl Failure {
         }
     }
 
+    /// The same about this path: a server that answers about an open file knows none.
+    pub fn at(self, path: &Path) -> Self {
+        match self {
+            Self::Operation(error, hint) => Self::Operation(error.at(path.as_os_str().as_encoded_bytes()), hint),
+            other => other,
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Operation(error, _) if is_unreachable(error) => 3,
+            Self::Operation(error, _) if error.reason == Reason::InvalidRequest => 2,
             Self::Operation(..) | Self::Local(_) => 1,
             Self::OutputClosed => 0,
             Self::Usage(_) => 2,
@@ -141,6 +150,12 @@ mod tests {
         let failure = Failure::from(error).hint(Errno::EISDIR, "use `rm -r`").hint(Errno::ENOENT, "no");
         assert_eq!(failure.line().unwrap(), "/a\\xff: is a directory (EISDIR); use `rm -r`");
         assert_eq!(failure.exit_code(), 1);
+    }
+
+    #[test]
+    fn a_request_that_makes_no_sense_is_wrong_usage() {
+        let failure = Failure::from(pando_proto::Error::new(Reason::InvalidRequest, "inline_limit takes a number"));
+        assert_eq!(failure.exit_code(), 2);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod output;
 mod session;
 mod verbs;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -25,11 +26,11 @@ fn main() -> ExitCode {
     let command = args.command.clone().unwrap_or_else(|| Command::Up(UpArgs::default()));
     log_to_stderr(&command, verbose);
     let outcome = match command {
-        Command::Up(up) => match up.with_mons(args.mons.as_deref()) {
+        Command::Up(up) => match up.checked(args.mons.as_deref()) {
             Ok(up) => run(verbs::up::run(up, args.json)),
             Err(text) => Err(Failure::Usage(text)),
         },
-        other => run(dispatch(Session::new(&args), other)),
+        other => Session::new(&args).and_then(|session| run(dispatch(session, other))),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -75,11 +76,13 @@ async fn dispatch(session: Session, command: Command) -> Result<(), Failure> {
 /// `RUST_LOG` decides; else `up` and `-v` tell what matters.
 fn log_to_stderr(command: &Command, verbose: bool) {
     let default = match (command, verbose) {
-        (_, true) => "info,pando=debug",
+        (_, true) => "info,pando=debug,fjall=warn,lsm_tree=warn",
         (Command::Up(_), false) => "warn",
         _ => "error",
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colours are for terminals, not for log files.
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
 }

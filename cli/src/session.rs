@@ -9,39 +9,47 @@ use pando_rpc::TcpNet;
 
 use crate::args::Args;
 use crate::failure::Failure;
+use crate::output;
 
 /// The cluster that `pando up` starts.
 const DEFAULT_MONS: &str = "127.0.0.1:7100";
-/// For the first answer of a mon: a person waits.
+/// For the first answer of a mon, unless `--timeout` says otherwise: a person waits.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// For a call, unless `--timeout` says otherwise.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Session {
     mons: Vec<String>,
     pub json: bool,
-    timeout: Duration,
+    timeout: Option<Duration>,
     uid: u32,
     gid: u32,
 }
 
 impl Session {
-    pub fn new(args: &Args) -> Self {
-        let mons = args.mons.clone().or_else(|| std::env::var("PANDO_MONS").ok().filter(|mons| !mons.is_empty()));
-        let mons = mons.unwrap_or_else(|| DEFAULT_MONS.to_owned());
-        Self {
-            mons: mons.split(',').map(|mon| mon.trim().to_owned()).filter(|mon| !mon.is_empty()).collect(),
-            json: args.json,
-            timeout: Duration::from_secs(args.timeout),
-            uid: args.uid,
-            gid: args.gid,
-        }
+    /// Errors: mons that are no addresses.
+    pub fn new(args: &Args) -> Result<Self, Failure> {
+        let of_environment = || std::env::var("PANDO_MONS").ok().filter(|mons| !mons.is_empty());
+        let mons = match &args.mons {
+            Some(mons) => addresses("--mons", mons)?,
+            None => {
+                of_environment().map_or_else(|| addresses("", DEFAULT_MONS), |mons| addresses("$PANDO_MONS", &mons))?
+            }
+        };
+        let timeout = args.timeout.map(Duration::from_secs);
+        Ok(Self { mons, json: args.json, timeout, uid: args.uid, gid: args.gid })
+    }
+
+    fn connect_limit(&self) -> Duration {
+        self.timeout.unwrap_or(CONNECT_LIMIT)
     }
 
     /// A client session. To be closed with [`finish`].
     pub async fn client(&self) -> Result<Client, Failure> {
         let client = Client::builder(self.mons.as_slice())
             .user(self.uid, self.gid, [])
-            .deadline(self.timeout)
-            .connect_limit(CONNECT_LIMIT.min(self.timeout))
+            .deadline(self.timeout.unwrap_or(CALL_LIMIT))
+            .connect_limit(self.connect_limit())
             .description(format!("pando command, pid {}", std::process::id()))
             .connect();
         client.await.map_err(|error| self.unreachable(error.into()))
@@ -50,7 +58,7 @@ impl Session {
     /// The mons alone, without a session.
     pub fn admin(&self) -> Result<AdminClient, Failure> {
         let mon = MonClient::new(Arc::new(TcpNet), self.mons.clone())?;
-        Ok(mon.with_limit(CONNECT_LIMIT.min(self.timeout)).admin())
+        Ok(mon.with_limit(self.connect_limit()).admin())
     }
 
     /// Says who was asked.
@@ -68,8 +76,68 @@ impl Session {
     }
 }
 
+/// The addresses of a list; `source` is where it stood.
+fn addresses(source: &str, list: &str) -> Result<Vec<String>, Failure> {
+    let mons: Vec<String> = list.split(',').map(|mon| mon.trim().to_owned()).filter(|mon| !mon.is_empty()).collect();
+    let wrong = mons.iter().find(|mon| !is_address(mon));
+    if let Some(wrong) = wrong.map(String::as_str).or_else(|| mons.is_empty().then_some(list)) {
+        let wrong = output::shown(wrong.as_bytes());
+        let text = format!("{source} takes HOST:PORT, several of them separated by commas: `{wrong}` is none");
+        return Err(Failure::Usage(text));
+    }
+    Ok(mons)
+}
+
+fn is_address(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]%".contains(c);
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
 /// Ends the session; what a verb did stands anyway, so an error here is none of the user's.
 pub async fn finish(client: Client, outcome: Result<(), Failure>) -> Result<(), Failure> {
     let _ = tokio::time::timeout(CONNECT_LIMIT, client.close()).await;
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[test]
+    fn the_timeout_covers_connecting_and_calls() {
+        let session =
+            |line: &[&str]| Session::new(&Args::parse_from([&["pando", "--mons", "a:1"], line].concat())).unwrap();
+        assert_eq!(session(&["df"]).connect_limit(), CONNECT_LIMIT);
+        for (seconds, limit) in [("2", 2), ("90", 90)] {
+            assert_eq!(session(&["--timeout", seconds, "df"]).connect_limit(), Duration::from_secs(limit));
+        }
+    }
+
+    #[test]
+    fn mons_are_addresses() {
+        for good in ["127.0.0.1:7100", "a-b.example:1, c:2,", "[::1]:7100"] {
+            assert!(addresses("--mons", good).is_ok(), "{good}");
+        }
+        for bad in [
+            "x y",
+            "x y:1",
+            "a",
+            "a:",
+            ":1",
+            "a:0",
+            "a:99999",
+            "a/b:1",
+            "http://a:1",
+            "",
+            ",",
+            "a:1,b",
+            "2",
+            "\u{1b}:1",
+        ] {
+            let failure = addresses("--mons", bad).unwrap_err();
+            assert_eq!(failure.exit_code(), 2, "{bad}");
+        }
+    }
 }

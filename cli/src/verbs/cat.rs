@@ -27,10 +27,11 @@ async fn all(client: &Client, args: &CatArgs) -> Result<(), Failure> {
 }
 
 pub async fn to_stdout(client: &Client, path: &Path) -> Result<(), Failure> {
+    let at = |error| Failure::from(error).at(path);
     let file = client.open(path).await?;
     let mut offset = 0;
     loop {
-        let data = file.read_at(offset, CHUNK).await?;
+        let data = file.read_at(offset, CHUNK).await.map_err(at)?;
         if data.is_empty() {
             break;
         }
@@ -38,5 +39,5 @@ pub async fn to_stdout(client: &Client, path: &Path) -> Result<(), Failure> {
         std::io::stdout().write_all(&data).map_err(|error| Failure::output(&error))?;
     }
     std::io::stdout().flush().map_err(|error| Failure::output(&error))?;
-    Ok(file.close().await?)
+    file.close().await.map_err(at)
 }

@@ -86,7 +86,7 @@ async fn file(client: &Client, from: &Path, to: &Path, mode: u32) -> Result<(), 
     let mut target = tokio::fs::File::create(to).await.map_err(local)?;
     let mut offset = 0;
     loop {
-        let data = source.read_at(offset, CHUNK).await?;
+        let data = source.read_at(offset, CHUNK).await.map_err(|error| Failure::from(error).at(from))?;
         if data.is_empty() {
             break;
         }

@@ -1,10 +1,11 @@
 //! `pando up`: a whole cluster in this process. JSON: one line once it serves, with
-//! `data`, `mons`, `mds`, `osds` (addresses); then nothing until it is interrupted.
+//! `data` (a directory, or null when all is temporary), `mons`, `mds`, `osds` (addresses); then nothing until it is interrupted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pando_local_cluster::{EngineKind, LocalCluster, Options};
+use pando_proto::{Error, Reason};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -20,7 +21,7 @@ pub async fn run(args: UpArgs, json: bool) -> Result<(), Failure> {
     tokio::pin!(interrupted);
     let starting = LocalCluster::start(options(&args));
     let cluster = tokio::select! {
-        started = starting => started.map_err(|error| Failure::Local(format!("cannot start: {}", error.message)))?,
+        started = starting => started.map_err(|error| cannot_start(&error))?,
         () = &mut interrupted => return Ok(()),
     };
     let announced = if json { json_line(&args, &cluster) } else { announce(&args, &cluster) };
@@ -31,19 +32,32 @@ pub async fn run(args: UpArgs, json: bool) -> Result<(), Failure> {
         }
     }
     if !json {
-        eprintln!("pando: stopping; what was acknowledged stays in {}", args.data.display());
+        eprintln!("pando: stopping; {}", what_stays(&args));
     }
     cluster.shutdown().await;
     announced
 }
 
+/// Flags that contradict the directory are wrong usage too.
+fn cannot_start(error: &Error) -> Failure {
+    let text = format!("cannot start: {}", error.message);
+    if error.reason == Reason::InvalidRequest { Failure::Usage(text) } else { Failure::Local(text) }
+}
+
+fn what_stays(args: &UpArgs) -> String {
+    match args.data() {
+        Some(data) if args.engine != Engine::Memory => format!("what was acknowledged stays in {}", data.display()),
+        _ => "all files were in memory and end with it".to_owned(),
+    }
+}
+
 fn options(args: &UpArgs) -> Options {
     Options {
-        data: Some(args.data.clone()),
+        data: args.data(),
         mons: args.mons_count,
         osds: args.osds,
         mds: args.mds,
-        replicas: args.replicas.unwrap_or(args.osds.min(3)),
+        replicas: args.replicas(),
         engine: match args.engine {
             Engine::Fjall => EngineKind::Fjall,
             Engine::File => EngineKind::File,
@@ -91,7 +105,7 @@ fn mds(cluster: &LocalCluster) -> String {
 fn json_line(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     let osds: Vec<_> = cluster.osd_addresses().values().map(ToString::to_string).collect();
     let fields = json!({
-        "data": output::shown(args.data.as_os_str().as_encoded_bytes()),
+        "data": args.data().map(|data| output::shown(data.as_os_str().as_encoded_bytes())),
         "mons": cluster.mon_addresses(),
         "mds": [mds(cluster)],
         "osds": osds,
@@ -103,10 +117,16 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     let mons = cluster.mon_addresses().join(",");
     let osds: Vec<_> = cluster.osd_addresses().values().map(ToString::to_string).collect();
     let mds = mds(cluster);
-    let replicas = args.replicas.unwrap_or(args.osds.min(3));
+    let replicas = args.replicas();
+    let (place, next) = match args.data() {
+        Some(data) if args.engine != Engine::Memory => {
+            (format!("Data in {}", data.display()), "the next start goes on with the same data")
+        }
+        _ => ("All files are in memory".to_owned(), "all files end with it"),
+    };
     // The default address needs no flag.
     let flag = if mons == "127.0.0.1:7100" { String::new() } else { format!(" --mons {mons}") };
-    output::line(format!("Pando is up. Data in {}, {replicas} copies of everything.", args.data.display()))?;
+    output::line(format!("Pando is up. {place}, {replicas} copies of everything."))?;
     output::line(format!("  mons  {mons}"))?;
     output::line(format!("  mds   {mds}"))?;
     output::line(format!("  osds  {}", osds.join(" ")))?;
@@ -118,5 +138,5 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     output::line(format!("  {pando}{flag} cat /hello"))?;
     output::line(format!("  {pando}{flag} status"))?;
     output::line(format!("  grpcurl -plaintext {mds} list"))?;
-    output::line("Ctrl-C stops it; the next start goes on with the same data.")
+    output::line(format!("Ctrl-C stops it; {next}."))
 }

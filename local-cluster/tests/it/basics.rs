@@ -23,6 +23,9 @@ async fn what_was_written_is_read_back_small_and_large() {
         }
         assert_eq!(client.read("/a/b/none").await.unwrap_err().errno(), Errno::ENOENT);
         assert_eq!(client.remove_dir("/a/b").await.unwrap_err().errno(), Errno::ENOTEMPTY);
+        let error = client.symlink("", "/a/link").await.unwrap_err();
+        assert_eq!(error.errno(), Errno::ENOENT, "as symlink(2) says");
+        assert!(error.message().contains("the target of a symlink must not be empty"), "{error}");
         client.remove_dir_all("/a").await.unwrap();
         assert!(!client.try_exists("/a").await.unwrap());
         cluster

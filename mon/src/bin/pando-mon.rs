@@ -1,6 +1,7 @@
 //! The `pando-mon` daemon.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -142,7 +143,9 @@ async fn main() -> ExitCode {
 
 async fn run() -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colours are for terminals, not for log files.
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let config = config(Flags::parse())?;
     let (id, env) = (config.id, Env::system());
     let handle = pando_mon::start(config, env.clone()).await?;

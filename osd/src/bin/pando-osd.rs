@@ -1,5 +1,6 @@
 //! The `pando-osd` daemon.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -9,6 +10,9 @@ use pando_osd::engine::{EngineKind, EngineOptions};
 use pando_osd::{Config, Storage};
 use pando_rpc::Env;
 use serde::Deserialize;
+
+/// What is logged unless `RUST_LOG` says otherwise: the engine only when something is wrong.
+const LOG: &str = "info,fjall=warn,lsm_tree=warn";
 
 /// Stores placement groups of a Pando cluster on a local disk.
 #[derive(Debug, Parser)]
@@ -125,8 +129,10 @@ async fn main() -> std::process::ExitCode {
 }
 
 async fn run() -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| LOG.into());
+    // Colours are for terminals, not for log files.
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let config = settings(Flags::parse())?.into_config()?;
     let env = Env::system();
     let shutdown = env.shutdown.clone();
