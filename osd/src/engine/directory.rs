@@ -31,7 +31,7 @@ const MAX_SUPERBLOCK_BYTES: u64 = 64 * 1024;
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum DirectoryError {
     /// It belongs to another cluster.
-    #[error("{dir} belongs to cluster {found}, not to {asked}: give this osd another data directory, or point it at that cluster's monitors", dir = dir.display())]
+    #[error("{dir} belongs to cluster {found}, not to {asked}: give this osd the directory of that cluster or an empty one, or name the mons of its own cluster", dir = dir.display(), found = found.simple(), asked = asked.simple())]
     OtherCluster { dir: PathBuf, found: Uuid, asked: Uuid },
     /// A newer program wrote it.
     #[error("{dir} has format {found}, newer than this program reads: start it with the newer pando that wrote it", dir = dir.display())]
