@@ -1,6 +1,6 @@
 use loadgen::floor;
 use loadgen::replay;
-use loadgen::small_files::{self, Phase};
+use loadgen::small_files::{self, Phase, inline_2013};
 use loadgen::target::embedded::Embedded;
 use loadgen::target::pando::Pando;
 use loadgen::trace;
@@ -35,6 +35,24 @@ fn small_files_of_all_sizes_come_back_as_written() {
     assert_eq!(small_files::run(&target, &unread).unwrap().mismatches, 0);
     let other = small_files::Options { phases: vec![Phase::Read], seed: 5, ..options() };
     assert_eq!(small_files::run(&target, &other).unwrap().mismatches, 50, "other bytes are noticed");
+}
+
+#[test]
+fn the_experiment_reads_one_by_one_and_in_batches_with_and_without_inline_bodies() {
+    // One full batch and a rest.
+    let report = inline_2013::run_with(&memory(), 3, false, &[70]).unwrap();
+    assert_eq!(report.mismatches, 0, "{:?}", report.first_mismatches);
+    // Two columns, two manners, three readings.
+    assert_eq!(report.bytes_verified, 2 * 2 * 3 * 70 * 1024);
+    let names: Vec<&str> = report.phases.iter().map(|phase| phase.name.as_str()).collect();
+    assert_eq!(names, ["read 70 without", "read 70 with", "read_many 70 without", "read_many 70 with"]);
+    let row = &report.extra["rows"][0];
+    assert_eq!(row["files"], 70);
+    for field in ["without_seconds", "with_seconds", "batched_without_seconds", "batched_with_seconds"] {
+        assert!(row[field].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let table = inline_2013::table(&report);
+    assert_eq!(table.lines().last().unwrap().split('|').count(), 7, "{table}");
 }
 
 /// A trace with the operations that the recorded ones lack.
