@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pando_osd_core::{Body, Change, Entry, Message, ObjectCopy, ObjectHeader, ObjectKey, PageRange, Part, Position};
+use pando_osd_core::{
+    Body, Change, Entry, Message, ObjectCopy, ObjectHeader, ObjectKey, PageRange, Part, Position, Told,
+};
 use pando_proto::osd::{self as proto, content_range, replica_message, stored_change};
 use pando_proto::{Error, Ino, OsdId, PgId, PoolId, Reason};
 
@@ -11,7 +13,9 @@ pub(crate) fn to_proto(pg: PgId, from: OsdId, to: OsdId, message: Message) -> pr
     use replica_message::Body as Out;
     let body = match message.body {
         Body::Probe { ticket } => Out::Probe(proto::ReplicaProbe { ticket }),
-        Body::Append(entry) => Out::Append(entry_to_proto(&entry)),
+        Body::Append(entry, decided) => {
+            Out::Append(proto::ReplicaEntry { decided: position_to_proto(decided), ..entry_to_proto(&entry) })
+        }
         Body::Begin { position } => Out::Begin(proto::ReplicaBegin { position: position_to_proto(position) }),
         Body::Digest { ticket, range, digest } => {
             Out::Digest(proto::ReplicaDigest { ticket, range: Some(range_to_proto(range)), digest })
@@ -26,9 +30,12 @@ pub(crate) fn to_proto(pg: PgId, from: OsdId, to: OsdId, message: Message) -> pr
             Out::Finish(proto::ReplicaFinish { ticket, position: position_to_proto(position) })
         }
         Body::Pull { ticket, after } => Out::Pull(proto::ReplicaPull { ticket, after: position_to_proto(after) }),
-        Body::Position { ticket, position, incomplete } => {
-            Out::Position(proto::ReplicaPosition { ticket, position: position_to_proto(position), incomplete })
-        }
+        Body::Position { ticket, told } => Out::Position(proto::ReplicaPosition {
+            ticket,
+            position: position_to_proto(told.position),
+            incomplete: told.incomplete,
+            decided: position_to_proto(told.decided),
+        }),
         Body::Ack { position } => Out::Ack(proto::ReplicaAck { position: position_to_proto(position) }),
         Body::Synced { ticket, equal } => Out::Synced(proto::ReplicaSynced { ticket, equal }),
         Body::Entries { ticket, entries } => {
@@ -58,7 +65,10 @@ pub(crate) fn from_proto(message: proto::ReplicaMessage) -> Result<Envelope, Err
     use replica_message::Body as In;
     let body = match message.body.ok_or_else(|| missing("body"))? {
         In::Probe(probe) => Body::Probe { ticket: probe.ticket },
-        In::Append(entry) => Body::Append(entry_from_proto(entry)?),
+        In::Append(entry) => {
+            let decided = position_from_proto(entry.decided);
+            Body::Append(entry_from_proto(entry)?, decided)
+        }
         In::Begin(begin) => Body::Begin { position: position_from_proto(begin.position) },
         In::Digest(digest) => {
             Body::Digest { ticket: digest.ticket, range: range_from_proto(digest.range)?, digest: digest.digest }
@@ -75,8 +85,11 @@ pub(crate) fn from_proto(message: proto::ReplicaMessage) -> Result<Envelope, Err
         In::Pull(pull) => Body::Pull { ticket: pull.ticket, after: position_from_proto(pull.after) },
         In::Position(position) => Body::Position {
             ticket: position.ticket,
-            position: position_from_proto(position.position),
-            incomplete: position.incomplete,
+            told: Told {
+                position: position_from_proto(position.position),
+                decided: position_from_proto(position.decided),
+                incomplete: position.incomplete,
+            },
         },
         In::Ack(ack) => Body::Ack { position: position_from_proto(ack.position) },
         In::Synced(synced) => Body::Synced { ticket: synced.ticket, equal: synced.equal },
@@ -168,6 +181,7 @@ fn entry_to_proto(entry: &Entry) -> proto::ReplicaEntry {
         position: position_to_proto(entry.position),
         previous: position_to_proto(entry.previous),
         changes: entry.changes.iter().map(change_to_proto).collect(),
+        decided: None,
     }
 }
 

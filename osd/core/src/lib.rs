@@ -29,7 +29,7 @@ mod session;
 
 pub use change::{Change, ObjectHeader, ObjectKey};
 pub use fence::Fence;
-pub use message::{Body, Cursor, Entry, Message, ObjectCopy, Page, PageQuery, PageRange, Part};
+pub use message::{Body, Cursor, Entry, Message, ObjectCopy, Page, PageQuery, PageRange, Part, Told};
 pub use object::check_read_generation;
 pub use pg::{Concerned, Pg, Status};
 pub use position::{Position, Stored};

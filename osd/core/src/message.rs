@@ -30,26 +30,68 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Body {
-    Probe { ticket: u64 },
-    Append(Entry),
-    Begin { position: Position },
-    Digest { ticket: u64, range: PageRange, digest: Bytes },
-    Install { ticket: u64, part: Part },
-    Finish { ticket: u64, position: Position },
-    Pull { ticket: u64, after: Position },
+    Probe {
+        ticket: u64,
+    },
+    /// With a write that is on all members by now.
+    Append(Entry, Position),
+    Begin {
+        position: Position,
+    },
+    Digest {
+        ticket: u64,
+        range: PageRange,
+        digest: Bytes,
+    },
+    Install {
+        ticket: u64,
+        part: Part,
+    },
+    Finish {
+        ticket: u64,
+        position: Position,
+    },
+    Pull {
+        ticket: u64,
+        after: Position,
+    },
 
-    Position { ticket: u64, position: Position, incomplete: bool },
-    Ack { position: Position },
-    Synced { ticket: u64, equal: bool },
-    Entries { ticket: u64, entries: Vec<Entry> },
-    Refused { promised: u64 },
+    Position {
+        ticket: u64,
+        told: Told,
+    },
+    Ack {
+        position: Position,
+    },
+    Synced {
+        ticket: u64,
+        equal: bool,
+    },
+    Entries {
+        ticket: u64,
+        entries: Vec<Entry>,
+    },
+    Refused {
+        promised: u64,
+    },
+}
+
+/// What a copy says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its last write.
+    pub position: Position,
+    /// A write that all members held once.
+    pub decided: Position,
+    /// Its content is a mixture, or damaged.
+    pub incomplete: bool,
 }
 
 impl Body {
     /// Whether a primary says this (else it is an answer to one).
     pub fn is_from_primary(&self) -> bool {
         match self {
-            Self::Probe { .. } | Self::Append(_) | Self::Begin { .. } | Self::Digest { .. } => true,
+            Self::Probe { .. } | Self::Append(..) | Self::Begin { .. } | Self::Digest { .. } => true,
             Self::Install { .. } | Self::Finish { .. } | Self::Pull { .. } => true,
             Self::Position { .. } | Self::Ack { .. } | Self::Synced { .. } => false,
             Self::Entries { .. } | Self::Refused { .. } => false,

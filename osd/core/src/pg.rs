@@ -74,7 +74,8 @@ enum Stage {
     Superseded,
     /// Another member holds what this copy has lost: the mon was asked to make that one primary.
     MakingWay,
-    /// Its own content is a mixture, and no other member's is complete: an administrator has to decide.
+    /// Its own content is a mixture, and no other member's is complete; or what was acknowledged is missing: an
+    /// administrator has to decide.
     Broken,
 }
 
@@ -85,6 +86,8 @@ struct Primary {
     pulling: Option<(OsdId, u64)>,
     /// Members whose log does not reach back far enough.
     cannot_pull: Vec<OsdId>,
+    /// Knows a write that all members held once and that no complete one holds any more.
+    missing: Option<OsdId>,
     /// All up to this number is on every member.
     decided: u64,
     /// Marks of undecided writes are gone up to this number.
@@ -364,6 +367,7 @@ impl Primary {
             peers: BTreeMap::new(),
             pulling: None,
             cannot_pull: Vec::new(),
+            missing: None,
             decided: 0,
             released: 0,
             woken: Vec::new(),

@@ -188,6 +188,8 @@ pub enum Action {
     /// Have the mon take a member out of the configuration and let it join anew, until it is done or the configuration
     /// changed. This OSD itself: it lacks what another member holds, and makes way for that one.
     Demote(OsdId),
+    /// For people: this primary's copy lacks what was acknowledged, of which this OSD knows; nothing is served.
+    Lost(OsdId),
 }
 
 /// What to do with the result of a read.

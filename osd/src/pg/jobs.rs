@@ -121,6 +121,16 @@ impl Task {
         self.tell_mon(member, false);
     }
 
+    /// The copy lost what was acknowledged, and it is the only member: nothing may be given up but by an administrator.
+    pub(super) fn lost(&self, knows: OsdId) {
+        tracing::error!(
+            pg = %self.id, osd = %self.osd.me, %knows,
+            "the only member's copy of this placement group lost acknowledged writes, of which another OSD knows: nothing \
+             is served, and nothing overwritten. Start all OSDs that were members. To give those writes up for good, stop \
+             that other OSD and remove its data directory"
+        );
+    }
+
     fn tell_mon(&mut self, other: OsdId, joined: bool) {
         let (osd, pg) = (Arc::clone(&self.osd), self.id);
         let config = self.pg.status().config;

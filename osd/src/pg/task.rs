@@ -334,6 +334,7 @@ impl Task {
                     Action::Page { ticket, query } => self.page(ticket, query),
                     Action::Confirm(osd) => self.confirm(osd),
                     Action::Demote(osd) => self.demote(osd),
+                    Action::Lost(osd) => self.lost(osd),
                 }
             }
         }

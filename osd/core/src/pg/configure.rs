@@ -41,7 +41,8 @@ impl Pg {
             }
             role => {
                 if let Role::Primary(primary) = role {
-                    self.dismiss(*primary);
+                    let error = self.not_owner();
+                    self.dismiss(*primary, &error);
                 }
                 if lead {
                     self.lead(Box::new(Primary::new(self.headers_capacity)));
@@ -59,6 +60,7 @@ impl Pg {
             return if self.configuration.members.len() > 1 { self.make_way() } else { self.broken() };
         }
         self.damage = Damage::None;
+        primary.missing = None;
         primary.stage = Stage::Promising;
         self.role = Role::Primary(primary);
         self.stored.promised = self.configuration.number;
@@ -84,13 +86,15 @@ impl Pg {
 
     /// All members hold the same log.
     pub(super) fn agreed(&mut self) {
-        let tail = self.stored.position.seq;
+        let position = self.stored.position;
+        let tail = position.seq;
         let ticket = self.ticket();
-        let Some(primary) = self.primary() else { return };
+        let Role::Primary(primary) = &mut self.role else { return };
         if primary.stage != Stage::Peering {
             return;
         }
         primary.decided = tail;
+        self.stored.decided = position;
         if primary.windows.is_none() {
             primary.stage = Stage::Loading;
             primary.loading_sessions = ticket;
@@ -120,13 +124,13 @@ impl Pg {
             && let Role::Primary(mut primary) = std::mem::replace(&mut self.role, Role::Outsider)
         {
             primary.stage = Stage::Superseded;
-            self.dismiss(*primary);
+            let error = self.not_owner();
+            self.dismiss(*primary, &error);
         }
     }
 
     /// Nothing of what a primary still has to answer can be answered any more; writes may or may not survive.
-    fn dismiss(&mut self, primary: Primary) {
-        let error = self.not_owner();
+    pub(super) fn dismiss(&mut self, primary: Primary, error: &Error) {
         for waiter in primary.waiting.into_values().flatten() {
             if let Waiter::Reply(token, _) = waiter {
                 self.reply(token, Err(error.clone()));

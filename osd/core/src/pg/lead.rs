@@ -7,11 +7,11 @@
 use pando_proto::{Error, OsdId, Reason};
 
 use super::peers::{Peer, State};
-use super::{Pg, Role, Stage};
-use crate::Body;
+use super::{Pg, Primary, Role, Stage};
 use crate::message::Entry;
 use crate::position::Position;
 use crate::request::Action;
+use crate::{Body, Told};
 
 impl Pg {
     /// Decides how each copy whose position is known is brought to the primary's log.
@@ -28,13 +28,14 @@ impl Pg {
             .peers
             .iter()
             .filter(|(_, peer)| peer.member || stage == Stage::Active)
-            .filter_map(|(osd, peer)| match peer.state {
-                State::Known(position, incomplete) => Some((*osd, position, incomplete)),
-                _ => None,
-            })
+            .filter_map(|(osd, peer)| peer.told().map(|told| (*osd, told)))
             .collect();
-        for (osd, position, incomplete) in known {
-            self.bring(osd, position, incomplete);
+        let mine = self.stored.position;
+        if let Some((osd, _)) = known.iter().find(|(_, told)| told.decided.is_missing_at(mine)) {
+            return self.missing(*osd);
+        }
+        for (osd, told) in known {
+            self.bring(osd, told);
         }
         self.advance();
     }
@@ -45,7 +46,7 @@ impl Pg {
         let (mine, incomplete) = (self.stored.position, self.stored.incomplete);
         let Some(primary) = self.primary() else { return false };
         let members = || primary.peers.values().filter(|peer| peer.member);
-        let complete = members().any(|peer| matches!(peer.state, State::Known(_, false)));
+        let complete = members().any(|peer| peer.told().is_some_and(|told| !told.incomplete));
         let waiting = members().any(|peer| matches!(peer.state, State::Probing(_)));
         if incomplete {
             // No need to wait for the others: the next primary does.
@@ -123,22 +124,46 @@ impl Pg {
         self.refuse_held(&error);
     }
 
+    /// Another copy knows of a write that was acknowledged, perhaps, and is here no more. What is here must not be
+    /// served, and must not overwrite what is there.
+    fn missing(&mut self, osd: OsdId) {
+        let mut broken = Box::new(Primary::new(self.headers_capacity));
+        broken.stage = Stage::Broken;
+        broken.missing = Some(osd);
+        if let Role::Primary(primary) = std::mem::replace(&mut self.role, Role::Primary(broken)) {
+            let error = self.no_complete_copy();
+            self.dismiss(*primary, &error);
+            self.actions.push(Action::Lost(osd));
+        }
+    }
+
     pub(super) fn no_complete_copy(&self) -> Error {
-        let message = match &self.role {
-            Role::Primary(primary) if primary.stage == Stage::MakingWay => format!(
-                "{} lost a part of placement group {}, which another member holds: that one takes over, try again",
-                self.me, self.id
-            ),
-            _ => format!(
-                "placement group {} has no complete copy: {} holds only a part, start the OSDs that hold the rest",
-                self.id, self.me
-            ),
+        let (id, me) = (self.id, self.me);
+        let state = match &self.role {
+            Role::Primary(primary) => (primary.stage, primary.missing),
+            _ => (Stage::Broken, None),
+        };
+        let message = match state {
+            (Stage::MakingWay, _) => {
+                format!("{me} lost a part of placement group {id}, which another member holds: that one takes over")
+            }
+            (_, Some(osd)) => {
+                format!(
+                    "{me} lost acknowledged writes of placement group {id}, of which {osd} knows: nothing is served"
+                )
+            }
+            _ => {
+                format!(
+                    "placement group {id} has no complete copy: {me} holds a part, start the OSDs that hold the rest"
+                )
+            }
         };
         Error::new(Reason::Unavailable, message)
     }
 
-    fn bring(&mut self, osd: OsdId, position: Position, incomplete: bool) {
-        let tail = self.stored.position;
+    fn bring(&mut self, osd: OsdId, told: Told) {
+        let Told { position, incomplete, .. } = told;
+        let (tail, decided) = (self.stored.position, self.stored.decided);
         let missing = if incomplete {
             None
         } else if position == tail {
@@ -160,7 +185,7 @@ impl Pg {
         peer.counted = true;
         peer.acked = position.seq;
         for entry in missing {
-            self.send(osd, Body::Append(entry));
+            self.send(osd, Body::Append(entry, decided));
         }
     }
 
@@ -190,14 +215,21 @@ impl Pg {
     }
 }
 
-impl super::Primary {
+impl Peer {
+    fn told(&self) -> Option<Told> {
+        match self.state {
+            State::Known(told) => Some(told),
+            _ => None,
+        }
+    }
+}
+
+impl Primary {
     /// The complete member that is furthest, with its position.
     fn furthest(&self) -> Option<(Position, OsdId)> {
         let members = self.peers.iter().filter(|(_, peer)| peer.member);
-        let complete = members.filter_map(|(osd, peer)| match peer.state {
-            State::Known(position, false) => Some((position, *osd)),
-            _ => None,
-        });
+        let complete = members.filter_map(|(osd, peer)| peer.told().map(|told| (told, *osd)));
+        let complete = complete.filter(|(told, _)| !told.incomplete).map(|(told, osd)| (told.position, osd));
         complete.max()
     }
 }

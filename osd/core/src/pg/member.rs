@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use pando_proto::OsdId;
 
 use super::{Damage, Pg, Role, Then};
-use crate::message::{Entry, ObjectCopy, Page, PageQuery, PageRange, Part};
+use crate::message::{Entry, ObjectCopy, Page, PageQuery, PageRange, Part, Told};
 use crate::request::Action;
 use crate::{Body, Change, Message, ObjectKey};
 
@@ -66,7 +66,8 @@ impl Pg {
     /// The answer to a primary that asked for the position: to be sent when all submitted up to now is durable.
     pub(super) fn own_position(&self, ticket: u64) -> Message {
         let incomplete = self.stored.incomplete || self.damage != Damage::None;
-        let body = Body::Position { ticket, position: self.stored.position, incomplete };
+        let told = Told { position: self.stored.position, decided: self.stored.decided, incomplete };
+        let body = Body::Position { ticket, told };
         Message { config: self.stored.promised, body }
     }
 
@@ -84,7 +85,10 @@ impl Pg {
 
     fn take_message(&mut self, from: OsdId, message: Message) {
         match message.body {
-            Body::Append(entry) => self.append(from, entry),
+            Body::Append(entry, decided) => {
+                self.stored.decided = self.stored.decided.max(decided);
+                self.append(from, entry);
+            }
             Body::Begin { position } => {
                 self.stored.position = position;
                 self.stored.incomplete = true;

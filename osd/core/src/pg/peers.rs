@@ -6,7 +6,7 @@ use super::sync::Sync;
 use super::{Pg, Role};
 use crate::position::Position;
 use crate::request::Action;
-use crate::{Body, Message};
+use crate::{Body, Message, Told};
 
 /// What the primary knows of another copy.
 pub(super) struct Peer {
@@ -26,8 +26,8 @@ pub(super) struct Peer {
 pub(super) enum State {
     /// Asked for its position, by this ticket.
     Probing(u64),
-    /// Its position, and whether its content is a mixture.
-    Known(Position, bool),
+    /// What it said of itself.
+    Known(Told),
     /// Brought to the primary's content range by range.
     Syncing(Box<Sync>),
     /// Holds a prefix of the log and gets the rest as it comes.
@@ -153,7 +153,7 @@ impl Pg {
             _ => {}
         }
         match message.body {
-            Body::Position { ticket, position, incomplete } => self.peer_position(from, ticket, position, incomplete),
+            Body::Position { ticket, told } => self.peer_position(from, ticket, told),
             Body::Ack { position } => self.peer_acked(from, position),
             Body::Synced { ticket, equal } => self.synced(from, ticket, equal),
             Body::Refused { .. } => {
@@ -169,18 +169,18 @@ impl Pg {
         }
     }
 
-    fn peer_position(&mut self, from: OsdId, ticket: u64, position: Position, incomplete: bool) {
+    fn peer_position(&mut self, from: OsdId, ticket: u64, told: Told) {
         let Some(primary) = self.primary() else { return };
         let Some(peer) = primary.peers.get_mut(&from) else { return };
         match &peer.state {
             State::Probing(asked) if *asked == ticket => {
-                peer.state = State::Known(position, incomplete);
+                peer.state = State::Known(told);
                 self.reconcile();
             }
-            State::Syncing(sync) if sync.is_finishing(ticket) && !incomplete => {
+            State::Syncing(sync) if sync.is_finishing(ticket) && !told.incomplete => {
                 peer.state = State::Following;
                 peer.counted = true;
-                peer.acked = peer.acked.max(position.seq);
+                peer.acked = peer.acked.max(told.position.seq);
                 self.advance();
             }
             _ => {}

@@ -18,7 +18,7 @@ impl Pg {
         all.extend(changes.iter().cloned());
         all.push(self.stored.to_change());
         let entry = Entry { position, previous, changes: Arc::new(changes) };
-        let config = self.configuration.number;
+        let (config, known) = (self.configuration.number, self.stored.decided);
         let Role::Primary(primary) = &mut self.role else { return position.seq };
         primary.touch(&entry);
         if let Some((token, reply)) = reply {
@@ -26,7 +26,7 @@ impl Pg {
         }
         for (osd, peer) in &mut primary.peers {
             if peer.follows() {
-                let message = Message { config, body: Body::Append(entry.clone()) };
+                let message = Message { config, body: Body::Append(entry.clone(), known) };
                 self.actions.push(Action::Send(*osd, message));
             }
         }
@@ -66,6 +66,7 @@ impl Pg {
                 break;
             }
             primary.released = entry.position.seq;
+            self.stored.decided = entry.position;
             let seq = entry.position.seq;
             for change in entry.changes.iter() {
                 match change {

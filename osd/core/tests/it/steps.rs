@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_osd_core::{
     Action, Batch, Body, Change, Concerned, Configuration, Entry, Fence, Load, Loaded, Message, ObjectHeader,
-    ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Verdict, keys,
+    ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Told, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
 use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
@@ -21,7 +21,15 @@ fn configuration(number: u64, members: &[u32], joining: &[u32], min_size: usize)
 }
 
 fn stored(promised: u64, config: u64, seq: u64) -> Stored {
-    Stored { promised, position: Position { config, seq }, incomplete: false }
+    Stored { promised, position: Position { config, seq }, ..Stored::default() }
+}
+
+fn told(ticket: u64, position: Position, incomplete: bool) -> Body {
+    Body::Position { ticket, told: Told { position, decided: Position::default(), incomplete } }
+}
+
+fn append(entry: Entry) -> Body {
+    Body::Append(entry, Position::default())
 }
 
 fn batch(number: u64, key: &'static [u8]) -> Batch {
@@ -83,7 +91,7 @@ fn pair() -> Pg {
     assert_eq!(*commit, with(Vec::new(), stored(1, 0, 0)));
     pg.committed(1);
     assert_eq!(pg.take_actions(), [], "R25: not before the member has told its position");
-    let body = Body::Position { ticket: *ticket, position: Position::default(), incomplete: false };
+    let body = told(*ticket, Position::default(), false);
     pg.message(OsdId(1), Message { config: 1, body });
     sessions(&mut pg);
     pg.request(0, Request::RaiseFence { shard: SHARD, subtree: ONE, epoch: 0 });
@@ -119,7 +127,7 @@ fn a_write_is_answered_when_all_members_hold_it() {
     let mut pg = pair();
     pg.request(1, Request::Commit(batch(1, b"a")));
     let appended = entry(1, 1, (0, 0), changes(1, b"a"));
-    assert_eq!(pg.take_actions(), [send(1, 1, Body::Append(appended)), with(changes(1, b"a"), stored(1, 1, 1))],);
+    assert_eq!(pg.take_actions(), [send(1, 1, append(appended)), with(changes(1, b"a"), stored(1, 1, 1))],);
     pg.committed(1);
     assert_eq!(pg.take_actions(), [], "not yet on the other member");
     // R2: a copy of a batch in flight waits for that one.
@@ -254,18 +262,18 @@ fn r25_a_follower_promises_applies_in_order_and_refuses_older_configurations() {
     assert_eq!(pg.take_actions(), [with(Vec::new(), stored(4, 3, 7))]);
     pg.committed(1);
     let position = Position { config: 3, seq: 7 };
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 9, position, incomplete: false })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, told(9, position, false))]);
     let put = || changes(1, b"a");
     // A gap is refused, so that the primary asks again.
-    pg.message(OsdId(0), message(4, Body::Append(entry(4, 9, (4, 8), put()))));
+    pg.message(OsdId(0), message(4, append(entry(4, 9, (4, 8), put()))));
     assert_eq!(pg.take_actions(), [send(0, 4, Body::Refused { promised: 4 })]);
-    pg.message(OsdId(0), message(4, Body::Append(entry(4, 8, (3, 7), put()))));
-    pg.message(OsdId(0), message(4, Body::Append(entry(4, 9, (4, 8), put()))));
+    pg.message(OsdId(0), message(4, append(entry(4, 8, (3, 7), put()))));
+    pg.message(OsdId(0), message(4, append(entry(4, 9, (4, 8), put()))));
     assert_eq!(pg.take_actions(), [with(put(), stored(4, 4, 8)), with(put(), stored(4, 4, 9))]);
     pg.committed(2);
     assert_eq!(pg.take_actions(), [send(0, 4, Body::Ack { position: Position { config: 4, seq: 9 } })]);
     // The old primary is told.
-    pg.message(OsdId(2), message(3, Body::Append(entry(3, 8, (3, 7), put()))));
+    pg.message(OsdId(2), message(3, append(entry(3, 8, (3, 7), put()))));
     assert_eq!(pg.take_actions(), [send(2, 4, Body::Refused { promised: 4 })]);
     pg.message(OsdId(2), message(3, Body::Probe { ticket: 1 }));
     assert_eq!(pg.take_actions(), [send(2, 4, Body::Refused { promised: 4 })]);
@@ -287,10 +295,10 @@ fn r25_a_write_under_way_at_a_change_is_answered_when_the_new_members_hold_it() 
     ack(&mut pg, 1, 1);
     pg.committed(1);
     assert_eq!(pg.take_actions(), [], "an acknowledgement of the old configuration does not count");
-    let body = Body::Position { ticket: *ticket, position: Position::default(), incomplete: false };
+    let body = told(*ticket, Position::default(), false);
     pg.message(OsdId(2), Message { config: 2, body });
     let missing = entry(1, 1, (0, 0), changes(1, b"a"));
-    assert_eq!(pg.take_actions(), [send(2, 2, Body::Append(missing))]);
+    assert_eq!(pg.take_actions(), [send(2, 2, append(missing))]);
     let body = Body::Ack { position: Position { config: 1, seq: 1 } };
     pg.message(OsdId(2), Message { config: 2, body });
     assert_eq!(pg.take_actions(), [Action::Reply(1, Ok(Reply::Committed { fence_epoch: 1 }))]);
@@ -357,7 +365,7 @@ fn r25_nothing_is_read_between_the_confirmation_of_a_joiner_and_the_map_that_tel
     let [Action::Send(OsdId(1), Message { config: 1, body: Body::Probe { ticket } })] = &actions[..] else {
         panic!("{actions:?}")
     };
-    let body = Body::Position { ticket: *ticket, position: Position::default(), incomplete: false };
+    let body = told(*ticket, Position::default(), false);
     pg.message(OsdId(1), Message { config: 1, body });
     assert_eq!(pg.take_actions(), [Action::Confirm(OsdId(1))], "it holds the same: nothing");
     // The mon may have made a configuration without this OSD, in which another primary takes writes.
@@ -381,20 +389,20 @@ fn member() -> Pg {
 #[test]
 fn r25_a_position_counts_nothing_that_was_submitted_after_it_was_asked_for() {
     let mut pg = member();
-    pg.message(OsdId(0), Message { config: 4, body: Body::Append(entry(4, 8, (3, 7), changes(1, b"a"))) });
+    pg.message(OsdId(0), Message { config: 4, body: append(entry(4, 8, (3, 7), changes(1, b"a"))) });
     pg.take_actions();
     // The promise is durable, the entry is not.
     pg.committed(1);
     let position = Position { config: 3, seq: 7 };
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 9, position, incomplete: false })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, told(9, position, false))]);
     pg.committed(1);
     let finish = Body::Finish { ticket: 10, position: Position { config: 4, seq: 8 } };
     pg.message(OsdId(0), Message { config: 4, body: finish });
-    pg.message(OsdId(0), Message { config: 4, body: Body::Append(entry(4, 9, (4, 8), changes(2, b"b"))) });
+    pg.message(OsdId(0), Message { config: 4, body: append(entry(4, 9, (4, 8), changes(2, b"b"))) });
     pg.take_actions();
     pg.committed(1);
     let position = Position { config: 4, seq: 8 };
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 10, position, incomplete: false })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, told(10, position, false))]);
     pg.committed(1);
     assert_eq!(pg.take_actions(), [send(0, 4, Body::Ack { position: Position { config: 4, seq: 9 } })]);
 }
@@ -412,7 +420,7 @@ fn syncing() -> (Pg, u64) {
         panic!("{actions:?}")
     };
     let position = Position { config: 9, seq: 9 };
-    let body = Body::Position { ticket, position, incomplete: false };
+    let body = told(ticket, position, false);
     pg.message(OsdId(1), Message { config: 1, body });
     let page = page_asked(&mut pg).expect("a page");
     (pg, page)
@@ -485,11 +493,9 @@ fn i10_a_damaged_member_takes_nothing_but_everything_anew() {
     pg.tick();
     assert_eq!(pg.take_actions(), refused(), "its primary has to know");
     let position = Position { config: 4, seq: 8 };
-    for body in [
-        Body::Append(entry(4, 8, (4, 7), changes(1, b"a"))),
-        Body::Finish { ticket: 3, position },
-        Body::Begin { position },
-    ] {
+    for body in
+        [append(entry(4, 8, (4, 7), changes(1, b"a"))), Body::Finish { ticket: 3, position }, Body::Begin { position }]
+    {
         pg.message(OsdId(0), Message { config: 4, body });
         assert_eq!(pg.take_actions(), refused(), "meant for the copy before the damage");
     }
@@ -497,16 +503,16 @@ fn i10_a_damaged_member_takes_nothing_but_everything_anew() {
     pg.take_actions();
     pg.committed(1);
     let mine = Position { config: 4, seq: 7 };
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 9, position: mine, incomplete: true })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, told(9, mine, true))]);
     pg.tick();
     assert_eq!(pg.take_actions(), []);
     pg.message(OsdId(0), Message { config: 4, body: Body::Begin { position } });
-    let begun = Stored { promised: 4, position, incomplete: true };
+    let begun = Stored { promised: 4, position, incomplete: true, ..Stored::default() };
     assert_eq!(pg.take_actions(), [with(Vec::new(), begun)]);
     pg.message(OsdId(0), Message { config: 4, body: Body::Finish { ticket: 10, position } });
     assert_eq!(pg.take_actions(), [with(Vec::new(), stored(4, 4, 8))]);
     pg.committed(2);
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Position { ticket: 10, position, incomplete: false })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, told(10, position, false))]);
     assert!(!pg.status().incomplete);
 }
 
@@ -548,7 +554,7 @@ fn r25_a_pull_whose_answer_is_lost_is_repeated() {
             _ => None,
         });
         let position = Position { config: 1, seq: 4 };
-        let body = Body::Position { ticket: ticket.expect("a probe"), position, incomplete: false };
+        let body = told(ticket.expect("a probe"), position, false);
         pg.message(OsdId(1), Message { config: 2, body });
         let actions = pg.take_actions();
         assert!(
@@ -574,7 +580,7 @@ fn peering(stored: Stored) -> (Pg, BTreeMap<u32, u64>) {
 }
 
 fn tell(pg: &mut Pg, from: u32, ticket: u64, seq: u64, incomplete: bool) {
-    let body = Body::Position { ticket, position: Position { config: 1, seq }, incomplete };
+    let body = told(ticket, Position { config: 1, seq }, incomplete);
     pg.message(OsdId(from), Message { config: 2, body });
 }
 
@@ -638,4 +644,69 @@ fn r26_a_member_that_is_brought_everything_anew_is_none_meanwhile() {
     pg.configure(configuration(3, &[0, 1], &[2], 2));
     let actions = pg.take_actions();
     assert_eq!(actions.iter().filter(|action| matches!(action, Action::Send(..))).count(), 2, "{actions:?}");
+}
+
+#[test]
+fn i1_what_was_decided_is_told_with_the_next_write_and_kept() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    pg.committed(1);
+    ack(&mut pg, 1, 1);
+    pg.take_actions();
+    pg.request(2, Request::Commit(batch(2, b"b")));
+    let decided = Position { config: 1, seq: 1 };
+    let known = Stored { decided, ..stored(1, 1, 2) };
+    let appended = Body::Append(entry(1, 2, (1, 1), changes(2, b"b")), decided);
+    assert_eq!(pg.take_actions(), [send(1, 1, appended.clone()), with(changes(2, b"b"), known)]);
+
+    let mut pg = Pg::new(PG, OsdId(1), stored(1, 1, 1), 16);
+    pg.configure(configuration(1, &[0, 1], &[], 2));
+    pg.message(OsdId(0), Message { config: 1, body: appended });
+    assert_eq!(pg.take_actions(), [with(changes(2, b"b"), known)]);
+    pg.message(OsdId(0), Message { config: 1, body: Body::Probe { ticket: 5 } });
+    pg.committed(2);
+    let told = Told { position: Position { config: 1, seq: 2 }, decided, incomplete: false };
+    assert!(pg.take_actions().contains(&send(0, 1, Body::Position { ticket: 5, told })));
+}
+
+#[test]
+fn i1_the_only_member_serves_nothing_once_another_knows_what_it_lost() {
+    for (position, decided, found) in [
+        // What the other has beyond was never acknowledged, as far as anybody knows.
+        (Position { config: 1, seq: 9 }, Position { config: 1, seq: 1 }, false),
+        (Position { config: 1, seq: 9 }, Position { config: 1, seq: 7 }, true),
+    ] {
+        let mut pg = alone();
+        pg.request(1, Request::Commit(batch(1, b"a")));
+        no_fence(&mut pg);
+        pg.committed(1);
+        pg.take_actions();
+        pg.configure(configuration(1, &[0], &[1], 1));
+        let actions = pg.take_actions();
+        let [Action::Send(OsdId(1), Message { body: Body::Probe { ticket }, .. })] = actions[..] else {
+            panic!("{actions:?}")
+        };
+        pg.request(2, Request::Read(Reads::Objects));
+        assert_eq!(pg.take_actions(), [Action::Fetch(2)]);
+        let told = Told { position, decided, incomplete: false };
+        pg.message(OsdId(1), Message { config: 1, body: Body::Position { ticket, told } });
+        let actions = pg.take_actions();
+        if !found {
+            assert!(
+                matches!(actions[0], Action::Send(OsdId(1), Message { body: Body::Begin { .. }, .. })),
+                "{actions:?}"
+            );
+            continue;
+        }
+        let [Action::Reply(2, Err(error)), Action::Lost(OsdId(1))] = &actions[..] else { panic!("{actions:?}") };
+        assert_eq!(error.reason, Reason::Unavailable);
+        assert_eq!(pg.fetched(2), Verdict::Drop);
+        assert!(refuses(&mut pg).contains("osd.1"));
+        // An administrator gave those writes up.
+        pg.configure(configuration(2, &[0], &[], 1));
+        assert!(matches!(pg.take_actions()[..], [Action::Commit(_)]));
+        pg.committed(1);
+        sessions(&mut pg);
+        assert!(pg.status().active);
+    }
 }

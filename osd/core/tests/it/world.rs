@@ -482,6 +482,9 @@ impl World {
                         let config = node.pg.status().config;
                         self.confirm(joiner, config);
                     }
+                    Action::Lost(osd) => {
+                        panic!("osd.{at} is said to have lost what {osd} knows of: {}", self.describe())
+                    }
                     Action::Demote(member) => {
                         let config = node.pg.status().config;
                         self.demote(member, config);
