@@ -164,9 +164,9 @@ impl TakeOver {
     async fn load_completed(&mut self, map: &ClusterMap) -> Result<(), Error> {
         let (from, to) = self.own_range(|subtree| Key::Completed(self.home, subtree, Epoch(0), 0));
         for (shard, key, value) in self.scan_all(from, to).await? {
-            if let Some(Key::Completed(_, _, epoch, batch)) = Key::decode(shard, &key) {
+            if let Some(Key::Completed(_, subtree, epoch, batch)) = Key::decode(shard, &key) {
                 let record: CompletedRecord = redo::decode_record(&value)?;
-                let reference = CompletedRef { epoch, batch: BatchId(batch) };
+                let reference = CompletedRef { subtree, epoch, batch: BatchId(batch) };
                 let live = self.adopt(record, reference, map);
                 self.opened.completed.push((shard, reference, live));
                 tokio::task::yield_now().await;

@@ -22,7 +22,7 @@ struct Shell {
 
 impl Shell {
     fn run(&mut self, operation: &Operation) -> u64 {
-        let context = Context { now: self.operations as i64, client: ClientId(1) };
+        let context = Context { now: self.operations as i64, client: ClientId(1), ..Context::default() };
         loop {
             match self.ns.apply(operation, &context) {
                 Outcome::Done(done) => {
@@ -70,7 +70,7 @@ fn measure(what: &str, operations: &[Operation], rounds: usize, shell: &mut Shel
 
 fn main() {
     let mut shell = Shell { ns: Namespace::new(Config::default()), operations: 0, next: 2 };
-    let context = Context { now: 0, client: ClientId(0) };
+    let context = Context { now: 0, client: ClientId(0), ..Context::default() };
     let root = shell.ns.make_root(&context).expect("there is none yet");
     shell.ns.commit(root, BatchId(1));
     let open = Op::SetAttr(SetAttrRequest { target: target(""), mode: Some(0o777), ..Default::default() });

@@ -3,8 +3,9 @@
 //! A turn of the shell, for one operation:
 //! 1. [`Namespace::apply`](crate::Namespace::apply) decides. It changes nothing.
 //! 2. `Missing`: the shell fetches, installs, and applies again. `Wait`: it
-//!    parks the operation until the ino is unblocked. `NeedInos`, `NeedSpill`:
-//!    it brings what is needed, then applies again.
+//!    parks the operation until the ino is unblocked. `NeedInos`, `NeedSpill`,
+//!    `NeedRoutes`: it brings what is needed, then applies again. `Cross`: another
+//!    subtree goes on; the answer waits for `reads` as any other.
 //! 3. `Done` with writes: the commit order ([`crate::pipeline`]) names the batch
 //!    that takes them, and [`Namespace::commit`](crate::Namespace::commit) makes
 //!    them visible to later operations, marked as not yet durable.
@@ -16,7 +17,7 @@
 
 use bytes::Bytes;
 use pando_proto::mds::{OperationResult, PurgeRecord};
-use pando_proto::{ClientId, Error, Ino, ShardId};
+use pando_proto::{ClientId, Error, Ino, ShardId, SubtreeId};
 use smallvec::SmallVec;
 
 use crate::records::Key;
@@ -26,12 +27,16 @@ use crate::records::Key;
 pub struct BatchId(pub u64);
 
 /// On whose behalf, and when, an operation runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Context {
     /// Wall clock, nanoseconds since the Unix epoch; for the times of files.
     pub now: i64,
     /// The session; 0 for callers without one (no handles for them).
     pub client: ClientId,
+    /// Subtrees whose routes were raised for this operation, and are blocked until it is done (R16).
+    pub routes: SmallVec<[SubtreeId; 2]>,
+    /// The session has not said yet which handles it has (R19): one that is not known is answered RECLAIM_FIRST.
+    pub awaited: bool,
 }
 
 /// A record to write (`Some`) or delete (`None`).
@@ -45,6 +50,52 @@ pub struct Write {
 
 /// Batches whose state an operation saw. Its reply waits for all of them (R6).
 pub type Reads = SmallVec<[BatchId; 4]>;
+
+/// A target that goes on in another subtree (R15, R16).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crossing {
+    /// Which target of the request: 0 the first (`target`, `from`, `existing`), 1 the second (`to`, `link`). Of an
+    /// operation on a handle it is 0, and `base` the inode of the handle.
+    pub target: u32,
+    /// Where it goes on. Of a request with two targets this may be the answering subtree itself: then the
+    /// target was resolved up to its last name, for the subtree of the other target to see that it is not there.
+    pub subtree: SubtreeId,
+    /// From here.
+    pub base: Ino,
+    /// What is left of the path.
+    pub path: Bytes,
+    /// Bytes of the target's path that lead from its base to `base` by plain directories alone; 0 if there was
+    /// anything else.
+    pub consumed: u32,
+}
+
+/// Crossings of one request, at most one for each target. The client changes these targets and goes on
+/// in the subtree of the *first* of them.
+pub type Crossings = SmallVec<[Crossing; 1]>;
+
+/// What [`Namespace::locate`](crate::Namespace::locate) found.
+#[derive(Debug)]
+pub enum Located {
+    /// Records that are not in memory: fetch, install, ask again.
+    Missing(SmallVec<[Fetch; 2]>),
+    /// It is in another subtree, or the root of one.
+    Cross(Crossings),
+    /// It cannot be a subtree; the error says why.
+    Refused(Error),
+    /// A directory that may be split off.
+    Directory {
+        /// The directory.
+        ino: Ino,
+        /// Where its name is.
+        parent_dir: Ino,
+        /// Its name.
+        name: Bytes,
+        /// Its path from the root of this subtree, for people; empty if not all of it is in memory.
+        path_hint: Bytes,
+        /// Batches that are not durable yet.
+        reads: Reads,
+    },
+}
 
 /// What [`Namespace::apply`](crate::Namespace::apply) found.
 #[derive(Debug)]
@@ -62,6 +113,16 @@ pub enum Outcome {
     /// What somebody was granted above the file's size and never reported has to go first (R23). The change does
     /// that, in a batch of its own: commit it, do its follow-up, wait as for `Wait`, apply the operation again.
     CutFirst(Ino, Change),
+    /// Not done here: other subtrees go on. To be answered when `reads` are durable.
+    Cross {
+        /// In order of the targets.
+        crossings: Crossings,
+        /// Not yet durable batches that this reveals.
+        reads: Reads,
+    },
+    /// The way to these subtrees changes with the operation: their routes are raised first, then it is applied
+    /// again with them in [`Context::routes`] (R16). Nothing was done.
+    NeedRoutes(SmallVec<[SubtreeId; 2]>),
     /// Decided.
     Done(Done),
 }

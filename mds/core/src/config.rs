@@ -1,10 +1,12 @@
 //! What a namespace is told when it starts.
 
-use pando_proto::{Ino, PoolId};
+use pando_proto::{Ino, PoolId, SubtreeId};
 
 /// Limits and policies of one namespace.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The subtree.
+    pub subtree: SubtreeId,
     /// Root directory of the subtree.
     pub root: Ino,
     /// Memory for inodes, dentries, bodies and handles, in bytes (I8).
@@ -34,6 +36,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            subtree: pando_proto::ids::ROOT_SUBTREE,
             root: Ino::ROOT,
             budget_bytes: 256 << 20,
             inline_limit: 4096,

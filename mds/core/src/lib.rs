@@ -10,6 +10,8 @@
 //! | `resolve`, `permission`, `data` | rules that operations share |
 //! | `cache/` | inodes, names and bodies under one budget; fetch and eviction |
 //! | `handles`, `inos`, `busy` | open files, ino numbers, blocked inos |
+//! | `tree`, `locate` | where this subtree ends, and others go on |
+//! | `split`, `migrate`, `heat` | subtrees on the move |
 //! | `records` | keys on disk |
 //!
 //! Access times change only when a client sets them: a read never writes, so that it can be answered at once.
@@ -22,8 +24,11 @@ mod cache;
 mod config;
 mod data;
 mod handles;
+mod heat;
 mod inode;
 mod inos;
+mod locate;
+mod migrate;
 mod namespace;
 mod ops;
 mod permission;
@@ -31,9 +36,14 @@ pub mod pipeline;
 pub mod records;
 mod resolve;
 mod spill;
+mod split;
 mod stop;
+mod tree;
 mod view;
 
 pub use config::Config;
+pub use migrate::{DeltaSlices, Export};
 pub use namespace::Namespace;
+pub use split::Splitting;
+pub use tree::Tree;
 pub use view::Memory;

@@ -36,6 +36,7 @@ pub struct Namespace {
     deferred: BTreeSet<Ino>,
     /// Total and used bytes of the data pool, for statfs.
     pub(crate) space: (u64, u64),
+    pub(crate) tree: crate::Tree,
 }
 
 impl Namespace {
@@ -49,6 +50,7 @@ impl Namespace {
             grace: false,
             deferred: BTreeSet::new(),
             space: (0, 0),
+            tree: crate::Tree::default(),
             config,
         }
     }
@@ -234,6 +236,20 @@ impl Namespace {
     /// Ends the blocking without a further change.
     pub fn unblock(&mut self, ino: Ino) {
         self.set_busy(ino, None);
+    }
+
+    /// Nothing is blocked: no spill, cut or purge of a living file is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.busy.is_empty()
+    }
+
+    /// The namespace, whose batches are all durable, goes on under a new epoch of its subtree: without handles, which
+    /// their sessions reclaim (R19).
+    pub fn begin_epoch(&mut self) {
+        debug_assert!(self.cache.is_clean(), "R11: drained before the epoch changes");
+        self.handles = Handles::default();
+        self.grace = false;
+        self.deferred.clear();
     }
 
     /// The deletes of a purge are durable: removes `p/<ino>`. Commit it, then wake who waits for the ino.

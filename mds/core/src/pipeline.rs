@@ -167,7 +167,7 @@ impl Pipeline {
         let batch = self.batches.get_mut(&id).expect("R2: the open batch exists");
         let grown = batch.add(id, writes, &needs, completed);
         if grown.remembers {
-            self.completed.add(CompletedRef { epoch: self.epoch, batch: id }, batch.first);
+            self.completed.add(CompletedRef { subtree: self.subtree, epoch: self.epoch, batch: id }, batch.first);
         }
         self.pending_bytes += grown.bytes;
         id
@@ -196,9 +196,9 @@ impl Pipeline {
         if shard == batch.first {
             batch.stage = Stage::Durable;
             progress.durable = Some(id);
-            let reference = CompletedRef { epoch: self.epoch, batch: id };
+            let reference = CompletedRef { subtree: self.subtree, epoch: self.epoch, batch: id };
             if let Some(first) = self.completed.durable(reference) {
-                self.trim(first, self.completed_key(first, reference));
+                self.trim(first, completed_key(first, reference));
             }
         }
         if self.part_done(id) {
@@ -268,29 +268,27 @@ impl Pipeline {
         self.shards.iter().filter(|(_, state)| state.listed).map(|(shard, _)| *shard)
     }
 
-    /// Takes over the record of an earlier epoch, which remembers `live` requests that may still be repeated.
+    /// Takes over the record of an earlier epoch, or of a subtree that was merged into this one, which remembers
+    /// `live` requests that may still be repeated.
     pub fn adopt_completed(&mut self, shard: ShardId, reference: CompletedRef, live: u32) {
         if live == 0 {
-            self.trim(shard, self.completed_key(shard, reference));
+            self.trim(shard, completed_key(shard, reference));
         } else {
             self.completed.adopt(reference, shard, live);
         }
     }
 
-    /// Takes over a redo record whose parts are all in their shards: it is deleted lazily (R5).
-    pub fn adopt_resolved(&mut self, shard: ShardId, epoch: Epoch, batch: u64) {
-        self.trim(shard, Key::Redo(shard, self.subtree, epoch, batch).encode());
+    /// Takes over a redo record, of this subtree or one that was merged into it, whose parts are all in their
+    /// shards: it is deleted lazily (R5).
+    pub fn adopt_resolved(&mut self, shard: ShardId, subtree: SubtreeId, epoch: Epoch, batch: u64) {
+        self.trim(shard, Key::Redo(shard, subtree, epoch, batch).encode());
     }
 
     /// One request of this record can never be repeated (R9). When none is left the record goes.
     pub fn forget(&mut self, reference: CompletedRef) {
         if let Some(shard) = self.completed.forget(reference) {
-            self.trim(shard, self.completed_key(shard, reference));
+            self.trim(shard, completed_key(shard, reference));
         }
-    }
-
-    fn completed_key(&self, shard: ShardId, reference: CompletedRef) -> Bytes {
-        Key::Completed(shard, self.subtree, reference.epoch, reference.batch.0).encode()
     }
 
     fn trim(&mut self, shard: ShardId, key: Bytes) {
@@ -430,6 +428,11 @@ impl Pipeline {
             state.listed = true;
         }
     }
+}
+
+/// Records of merged subtrees keep their own keys.
+fn completed_key(shard: ShardId, reference: CompletedRef) -> Bytes {
+    Key::Completed(shard, reference.subtree, reference.epoch, reference.batch.0).encode()
 }
 
 /// R5: a commit with these deletes is not refused for want of space.

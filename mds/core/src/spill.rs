@@ -63,7 +63,7 @@ impl Namespace {
     /// # Errors
     /// `Internal` if no spill of the ino is under way.
     pub fn spill_finish(&mut self, ino: Ino) -> Result<Change, Error> {
-        let ctx = Context { now: 0, client: pando_proto::ClientId(0) };
+        let ctx = Context::default();
         let inode = self.spilling(ino)?;
         let mut view = View::new(self, &ctx);
         let mut done = (*inode).clone();
@@ -86,7 +86,7 @@ impl Namespace {
     /// # Errors
     /// `Internal` if no spill of the ino is under way.
     pub fn spill_abort(&mut self, ino: Ino) -> Result<Change, Error> {
-        let ctx = Context { now: 0, client: pando_proto::ClientId(0) };
+        let ctx = Context::default();
         let inode = self.spilling(ino)?;
         let mut view = View::new(self, &ctx);
         let mut done = (*inode).clone();

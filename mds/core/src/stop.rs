@@ -15,6 +15,10 @@ pub(crate) enum Stop {
     NeedSpill(Ino),
     /// What was granted above the file's size and never reported has to be cut first (R23).
     CutFirst(Ino),
+    /// Other subtrees go on; the view has the list.
+    Cross,
+    /// Ways to subtrees change; the view has the list.
+    NeedRoutes,
     /// Fails with this errno; the path is added at the end.
     Posix(Errno),
     /// Fails with a longer story.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use pando_proto::mds::{FileKind, OperationResult, OrphanRecord};
-use pando_proto::{Errno, Error, Ino, ShardId};
+use pando_proto::{Errno, Error, Ino, ShardId, SubtreeId};
 use smallvec::SmallVec;
 
 use crate::Namespace;
-use crate::api::{BatchId, Change, Context, Done, Fetch, FollowUp, Outcome, Reads, Write};
+use crate::api::{BatchId, Change, Context, Crossings, Done, Fetch, FollowUp, Outcome, Reads, Write};
 use crate::busy::Busy;
 use crate::cache::names::{Lookup, Page};
 use crate::cache::{Run, Slot};
@@ -51,7 +51,11 @@ pub(crate) struct View<'a> {
     pub ns: &'a mut Namespace,
     pub ctx: &'a Context,
     pub missing: SmallVec<[Fetch; 2]>,
-    reads: Reads,
+    /// Targets that go on elsewhere.
+    pub crossings: Crossings,
+    /// Subtrees whose routes have to be raised.
+    pub routes: SmallVec<[SubtreeId; 2]>,
+    pub reads: Reads,
     memory: Memory,
     records: SmallVec<[(Key, Option<Bytes>); 1]>,
     follow_up: SmallVec<[FollowUp; 1]>,
@@ -63,6 +67,8 @@ impl<'a> View<'a> {
             ns,
             ctx,
             missing: SmallVec::new(),
+            crossings: SmallVec::new(),
+            routes: SmallVec::new(),
             reads: Reads::new(),
             memory: Memory::default(),
             records: SmallVec::new(),
@@ -383,6 +389,8 @@ impl<'a> View<'a> {
             Err(Stop::NeedInos(shard)) => return Outcome::NeedInos(shard),
             Err(Stop::NeedSpill(ino)) => return Outcome::NeedSpill(ino),
             Err(Stop::CutFirst(ino)) => return self.cut_first(ino),
+            Err(Stop::Cross) => return Outcome::Cross { crossings: self.crossings, reads: self.reads },
+            Err(Stop::NeedRoutes) => return Outcome::NeedRoutes(self.routes),
             Err(Stop::Posix(errno)) => Error::posix(errno).at(path.as_ref()),
             Err(Stop::Error(error)) => *error,
         };

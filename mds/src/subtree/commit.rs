@@ -49,7 +49,7 @@ impl Subtree {
         if let Some(shard) = made {
             self.refill_inos(shard);
         }
-        let reference = CompletedRef { epoch: self.own.epoch, batch };
+        let reference = CompletedRef { subtree: self.own.subtree, epoch: self.own.epoch, batch };
         let remember = encoded.map(|result| Remember { result, reference: Some(reference) });
         let mut after_purge = None;
         for FollowUp::Purge(ino, record) in follow_ups {

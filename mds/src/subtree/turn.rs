@@ -107,7 +107,7 @@ impl Subtree {
     /// What a takeover found.
     fn adopt(&mut self, opened: Opened) {
         for (shard, position) in opened.resolved {
-            self.pipeline.adopt_resolved(shard, position.0, position.1);
+            self.pipeline.adopt_resolved(shard, self.own.subtree, position.0, position.1);
         }
         for (shard, reference, live) in opened.completed {
             self.pipeline.adopt_completed(shard, reference, live);
@@ -200,7 +200,7 @@ impl Subtree {
     }
 
     pub(super) fn context(&self, client: ClientId) -> Context {
-        Context { now: self.now, client }
+        Context { now: self.now, client, ..Context::default() }
     }
 
     pub(super) fn new_job(&mut self, work: Work, client: ClientId, request: u64, to: To) -> Job {
@@ -255,6 +255,7 @@ impl Subtree {
             Outcome::NeedInos(shard) => self.need_inos(job, shard),
             Outcome::NeedSpill(ino) => self.need_spill(job, ino),
             Outcome::CutFirst(ino, change) => self.cut_first(job, ino, change),
+            Outcome::Cross { .. } | Outcome::NeedRoutes(_) => self.fail(job, Error::posix(pando_proto::Errno::EXDEV)),
         }
     }
 

@@ -366,6 +366,11 @@ impl Cache {
         }
     }
 
+    /// All that was changed is durable.
+    pub fn is_clean(&self) -> bool {
+        self.touched.is_empty() && self.dirty_bytes == 0
+    }
+
     pub fn usage(&self, handle_bytes: usize) -> CacheUsage {
         let fixed = self.touched_bytes + handle_bytes + self.pins.bytes();
         CacheUsage {

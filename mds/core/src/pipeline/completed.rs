@@ -1,6 +1,6 @@
 //! Which `q/` records are there, and how many of their requests may still be repeated (R9).
 
-use pando_proto::{Epoch, ShardId};
+use pando_proto::{Epoch, ShardId, SubtreeId};
 use rustc_hash::FxHashMap;
 
 use crate::api::BatchId;
@@ -8,6 +8,8 @@ use crate::api::BatchId;
 /// Names the `q/` record that remembers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CompletedRef {
+    /// Whose batch it was: this subtree, or one that was merged into it.
+    pub subtree: SubtreeId,
     /// Epoch of the batch.
     pub epoch: Epoch,
     /// Its number.

@@ -186,7 +186,7 @@ impl World {
     fn forget(&mut self, op: u64) {
         let batch = self.ops[op as usize].batch;
         if self.pipeline.is_durable(batch) && self.forgotten.insert(op) {
-            self.pipeline.forget(CompletedRef { epoch: EPOCH, batch });
+            self.pipeline.forget(CompletedRef { subtree: SUBTREE, epoch: EPOCH, batch });
         }
     }
 
@@ -409,7 +409,7 @@ fn a_record_of_completed_requests_goes_when_its_last_request_is_forgotten() {
     pipeline.admit(&[write(0, 2)], &[], completed(2));
     pipeline.next_commits();
     pipeline.committed(ShardId(0), batch);
-    let reference = CompletedRef { epoch: EPOCH, batch };
+    let reference = CompletedRef { subtree: SUBTREE, epoch: EPOCH, batch };
     pipeline.forget(reference);
     pipeline.admit(&[write(0, 3)], &[], None);
     let kept = pipeline.next_commits();

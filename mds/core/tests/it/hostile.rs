@@ -85,7 +85,7 @@ proptest! {
             let token = ns.begin_fetch(&Fetch::Record(Key::Inode(dir)));
             let _ = ns.install(token, fetched);
         }
-        let context = Context { now: 1, client: ClientId(1) };
+        let context = Context { now: 1, client: ClientId(1), ..Context::default() };
         for op in [stat("f/x"), mkdir("f"), write_file("f", b"x"), resize("f", 9), readdir("", "", 0), unlink("f"), mv("f", "g")] {
             let _ = ns.apply(&Operation { op: Some(op) }, &context);
         }
@@ -95,7 +95,9 @@ proptest! {
 #[test]
 fn an_empty_operation_is_refused() {
     let mut ns = Namespace::new(config());
-    let Outcome::Done(done) = ns.apply(&Operation { op: None }, &Context { now: 1, client: ClientId(1) }) else {
+    let Outcome::Done(done) =
+        ns.apply(&Operation { op: None }, &Context { now: 1, client: ClientId(1), ..Context::default() })
+    else {
         panic!()
     };
     assert_eq!(done.result.unwrap_err().reason, Reason::InvalidRequest);

@@ -180,7 +180,7 @@ impl Rig {
     }
 
     fn context(&self, client: ClientId) -> Context {
-        Context { now: self.now, client }
+        Context { now: self.now, client, ..Context::default() }
     }
 
     pub fn commit(&mut self, change: Change) {
@@ -281,6 +281,7 @@ impl Rig {
                 }
                 Outcome::NeedInos(shard) => self.add_inos(shard),
                 Outcome::NeedSpill(ino) => self.spill(ino),
+                other => panic!("one subtree alone: {other:?}"),
             }
         }
         panic!("no progress: {operation:?}");

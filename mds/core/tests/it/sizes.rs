@@ -101,7 +101,7 @@ fn during_a_spill_reads_go_on_and_writes_wait() {
     let mut rig = Rig::new(config());
     let ino = Ino(rig.write("f", b"body").ino);
     rig.open("f", 1, R | W);
-    let ctx = Context { now: 5, client: ClientId(1) };
+    let ctx = Context { now: 5, client: ClientId(1), ..Context::default() };
     let (intent, body) = rig.ns.spill_intent(ino, 300, &ctx).unwrap();
     assert_eq!(body, "body");
     rig.commit(intent);
@@ -133,7 +133,7 @@ fn during_a_spill_reads_go_on_and_writes_wait() {
 fn a_spill_that_nobody_ended_is_purged() {
     let mut rig = Rig::new(config());
     let ino = Ino(rig.write("f", b"body").ino);
-    let ctx = Context { now: 5, client: ClientId(1) };
+    let ctx = Context { now: 5, client: ClientId(1), ..Context::default() };
     let (intent, _) = rig.ns.spill_intent(ino, 300, &ctx).unwrap();
     rig.commit(intent);
     rig.flush();
@@ -156,7 +156,7 @@ fn a_spill_that_nobody_ended_is_purged() {
 fn a_spill_that_failed_leaves_the_body_in_place() {
     let mut rig = Rig::new(config());
     let ino = Ino(rig.write("f", b"body").ino);
-    let ctx = Context { now: 5, client: ClientId(1) };
+    let ctx = Context { now: 5, client: ClientId(1), ..Context::default() };
     let (intent, _) = rig.ns.spill_intent(ino, 300, &ctx).unwrap();
     rig.commit(intent);
     rig.flush();
@@ -181,7 +181,9 @@ fn truncate_down_cuts_objects_before_it_is_answered() {
     let pending = rig.pending.back().unwrap();
     assert!(pending.writes.iter().any(|write| write.key == Key::Purge(ino) && write.value.is_some()));
     assert!(rig.ns.is_blocked(ino));
-    let outcome = rig.ns.apply(&Operation { op: Some(read_file("f")) }, &Context { now: 1, client: ClientId(1) });
+    let outcome = rig
+        .ns
+        .apply(&Operation { op: Some(read_file("f")) }, &Context { now: 1, client: ClientId(1), ..Context::default() });
     assert!(matches!(outcome, Outcome::Wait(waits) if waits == ino));
     assert_eq!(content(&mut rig, "f"), [7; 50]);
     assert_eq!(rig.objects.file(ino).1.len(), 50);
@@ -332,7 +334,9 @@ fn a_cut_that_a_restart_interrupts_is_done_again() {
     let value = rig.store[&Key::Purge(ino).encode()].clone();
     let record: PurgeRecord = prost::Message::decode(&value[1..]).unwrap();
     assert_eq!(rig.ns.recover(ino, &record), FollowUp::Purge(ino, record));
-    let outcome = rig.ns.apply(&Operation { op: Some(stat("f")) }, &Context { now: 1, client: ClientId(1) });
+    let outcome = rig
+        .ns
+        .apply(&Operation { op: Some(stat("f")) }, &Context { now: 1, client: ClientId(1), ..Context::default() });
     assert!(matches!(outcome, Outcome::Missing(_)));
     assert!(rig.ns.is_blocked(ino));
 }
@@ -341,7 +345,7 @@ fn a_cut_that_a_restart_interrupts_is_done_again() {
 fn waits(rig: &mut Rig, op: Op, ino: Ino) {
     let operation = Operation { op: Some(op) };
     loop {
-        match rig.ns.apply(&operation, &Context { now: 1, client: ClientId(1) }) {
+        match rig.ns.apply(&operation, &Context { now: 1, client: ClientId(1), ..Context::default() }) {
             Outcome::Missing(fetches) => {
                 for fetch in &fetches {
                     let token = rig.ns.begin_fetch(fetch);
@@ -465,7 +469,7 @@ fn a_cut_is_never_in_the_batch_of_the_grant_after_it() {
     rig.run_as(ClientId(1), open("f", 1, W)).unwrap();
     // After a restart the answer to the grant is found in `q/`, and given before the purge is done again.
     let operation = Operation { op: Some(grant(1, 400)) };
-    let outcome = rig.ns.apply(&operation, &Context { now: 1, client: ClientId(1) });
+    let outcome = rig.ns.apply(&operation, &Context { now: 1, client: ClientId(1), ..Context::default() });
     let Outcome::CutFirst(cut, change) = outcome else { panic!("{outcome:?}") };
     assert_eq!(cut, ino);
     assert!(matches!(change.follow_up[..], [FollowUp::Purge(..)]));

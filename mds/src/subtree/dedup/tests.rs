@@ -10,7 +10,7 @@ fn connection() -> Arc<Connection> {
 }
 
 fn reference(batch: u64) -> CompletedRef {
-    CompletedRef { epoch: Epoch(1), batch: BatchId(batch) }
+    CompletedRef { subtree: pando_proto::ids::ROOT_SUBTREE, epoch: Epoch(1), batch: BatchId(batch) }
 }
 
 #[test]
