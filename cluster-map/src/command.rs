@@ -3,10 +3,14 @@
 //! An encoded command is a format byte and a protobuf message. Fields are only ever added; a mon that meets a
 //! command it does not know refuses it in the same way as every other mon of its version would.
 
-use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, Reason};
+use std::time::Duration;
+
+use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, Reason, SubtreeId};
 
 /// First byte of an encoded command or result.
 const FORMAT: u8 = 1;
+/// Before the next try of what a move stands in the way of.
+const MOVE_PAUSE: Duration = Duration::from_millis(200);
 /// Longest encoded command or result.
 const MAX_BYTES: usize = 64 << 10;
 
@@ -37,9 +41,9 @@ pub enum Command {
     /// An OSD stayed away for long: others take its places.
     #[prost(message, tag = "8")]
     OsdOut(DaemonState),
-    /// A rank's lease has ended.
+    /// A rank's lease has ended; its subtrees go to others.
     #[prost(message, tag = "9")]
-    RankDown(DaemonState),
+    RankDown(RankDown),
     /// The same process of a rank was heard of again.
     #[prost(message, tag = "10")]
     RankUp(DaemonState),
@@ -64,6 +68,33 @@ pub enum Command {
     /// A member does not hold all that was acknowledged, or is about to be overwritten: it joins anew (R26).
     #[prost(message, tag = "17")]
     DemoteMember(ConfirmMember),
+    /// A directory becomes a subtree (R11).
+    #[prost(message, tag = "18")]
+    SplitSubtree(SplitSubtree),
+    /// A subtree becomes part of its parent again (R11).
+    #[prost(message, tag = "19")]
+    MergeSubtree(MergeSubtree),
+    /// A migration begins (R12).
+    #[prost(message, tag = "20")]
+    StartMove(StartMove),
+    /// The source of a migration hands over (R12).
+    #[prost(message, tag = "21")]
+    CommitMove(CommitMove),
+    /// A migration is given up (R12).
+    #[prost(message, tag = "22")]
+    CancelMove(CancelMove),
+    /// The way to subtrees changes (R16).
+    #[prost(message, tag = "23")]
+    RaiseRoutes(RaiseRoutes),
+    /// A person says where a subtree is to be.
+    #[prost(message, tag = "24")]
+    PinSubtree(PinSubtree),
+    /// A person wants the child directories of a subtree's root spread over the ranks, or no longer.
+    #[prost(message, tag = "25")]
+    SpreadSubtree(SpreadSubtree),
+    /// A person wants a rank empty, or no longer.
+    #[prost(message, tag = "26")]
+    DrainRank(DrainRank),
 }
 
 /// See [`Command::CreateCluster`].
@@ -163,6 +194,151 @@ pub struct EndSession {
     pub client_id: u64,
 }
 
+/// See [`Command::RankDown`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RankDown {
+    /// The rank.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Of the process meant; another one is refused.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// Who gets its subtrees. Those that are not named, or whose new owner is not up, go to the rank with the fewest.
+    #[prost(message, repeated, tag = "3")]
+    pub assignments: Vec<Assignment>,
+}
+
+/// A subtree's new owner.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Assignment {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Its new owner.
+    #[prost(uint32, tag = "2")]
+    pub rank: u32,
+}
+
+/// See [`Command::SplitSubtree`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SplitSubtree {
+    /// The subtree that holds the directory.
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    /// Its epoch; another one is refused.
+    #[prost(uint64, tag = "2")]
+    pub parent_epoch: u64,
+    /// The directory.
+    #[prost(uint64, tag = "3")]
+    pub root: u64,
+    /// Directory that holds its dentry.
+    #[prost(uint64, tag = "4")]
+    pub parent_dir: u64,
+    /// Its name there.
+    #[prost(bytes = "vec", tag = "5")]
+    pub name: Vec<u8>,
+    /// For people; the end of a long one is kept.
+    #[prost(bytes = "vec", tag = "6")]
+    pub path_hint: Vec<u8>,
+    /// Child subtrees of the parent that lie below the new root.
+    #[prost(uint64, repeated, tag = "7")]
+    pub adopted: Vec<u64>,
+}
+
+/// See [`Command::MergeSubtree`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MergeSubtree {
+    /// The subtree that goes.
+    #[prost(uint64, tag = "1")]
+    pub child: u64,
+    /// Its epoch; another one is refused.
+    #[prost(uint64, tag = "2")]
+    pub child_epoch: u64,
+    /// Of its parent; another one is refused.
+    #[prost(uint64, tag = "3")]
+    pub parent_epoch: u64,
+}
+
+/// See [`Command::StartMove`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct StartMove {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// The rank that is to become its owner.
+    #[prost(uint32, tag = "2")]
+    pub to: u32,
+}
+
+/// See [`Command::CommitMove`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct CommitMove {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Its owner up to now; another one is refused.
+    #[prost(uint32, tag = "2")]
+    pub from: u32,
+    /// Its epoch up to now; another one is refused.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// The migration; another one is refused.
+    #[prost(uint64, tag = "4")]
+    pub move_id: u64,
+}
+
+/// See [`Command::CancelMove`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct CancelMove {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// The migration.
+    #[prost(uint64, tag = "2")]
+    pub move_id: u64,
+}
+
+/// See [`Command::RaiseRoutes`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RaiseRoutes {
+    /// These, and all subtrees below them.
+    #[prost(uint64, repeated, tag = "1")]
+    pub subtrees: Vec<u64>,
+}
+
+/// See [`Command::PinSubtree`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct PinSubtree {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Where it is to be; nowhere in particular when absent.
+    #[prost(uint32, optional, tag = "2")]
+    pub rank: Option<u32>,
+}
+
+/// See [`Command::SpreadSubtree`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SpreadSubtree {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Whether to spread.
+    #[prost(bool, tag = "2")]
+    pub spread: bool,
+}
+
+/// See [`Command::DrainRank`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct DrainRank {
+    /// The rank.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Whether to drain.
+    #[prost(bool, tag = "2")]
+    pub draining: bool,
+}
+
 /// A daemon's process, for [`Command::OsdDown`] and the like.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct DaemonState {
@@ -243,7 +419,10 @@ pub struct RemoveDaemon {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Envelope {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
+    #[prost(
+        oneof = "Command",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
+    )]
     command: Option<Command>,
 }
 
@@ -308,6 +487,10 @@ pub enum CommandValue {
     Client(ClientId),
     /// First and length of a range.
     Inos(Ino, u64),
+    /// A new subtree's id.
+    Subtree(SubtreeId),
+    /// The id of a migration; 0 when there is nothing to move.
+    Move(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -331,6 +514,8 @@ impl CommandResult {
             CommandValue::Rank(incarnation) => (2, incarnation, 0),
             CommandValue::Client(id) => (3, id.0, 0),
             CommandValue::Inos(first, count) => (4, first.0, count),
+            CommandValue::Subtree(id) => (5, id.0, 0),
+            CommandValue::Move(id) => (6, id, 0),
         };
         seal(&ResultMessage { epoch: self.epoch.0, kind, first, second })
     }
@@ -347,6 +532,8 @@ impl CommandResult {
             2 => CommandValue::Rank(message.first),
             3 => CommandValue::Client(ClientId(message.first)),
             4 => CommandValue::Inos(Ino(message.first), message.second),
+            5 => CommandValue::Subtree(SubtreeId(message.first)),
+            6 => CommandValue::Move(message.first),
             _ => return Err(CommandError::Unreadable),
         };
         Ok(Self { epoch: Epoch(message.epoch), value })
@@ -381,6 +568,14 @@ pub enum CommandError {
         /// In the command.
         given: u64,
     },
+    /// A subtree that moves can be neither split nor merged.
+    #[error("{message}: try again when it has arrived")]
+    Moving {
+        /// Which, and where to.
+        message: String,
+        /// Its epoch.
+        epoch: u64,
+    },
     /// All 48-bit numbers of a shard were handed out.
     #[error("shard {0} has no inode numbers left")]
     NoInosLeft(u32),
@@ -399,13 +594,18 @@ impl From<CommandError> for Error {
             CommandError::NoCluster => Reason::Unavailable,
             CommandError::ClusterExists => Reason::WrongCluster,
             CommandError::Unknown(_) => Reason::UnknownId,
-            CommandError::Stale { .. } => Reason::StaleEpoch,
+            // Not `Unavailable`: whoever asks holds the subtree frozen, and must not wait in a loop of repetitions.
+            CommandError::Stale { .. } | CommandError::Moving { .. } => Reason::StaleEpoch,
             CommandError::NoInosLeft(_) => Reason::NoSpace,
             CommandError::InUse(_) => Reason::InUse,
             CommandError::TooMany(_) => Reason::Overloaded,
         };
-        let epoch = if let CommandError::Stale { have, .. } = &error { Some(*have) } else { None };
-        Self { epoch, ..Self::new(reason, error.to_string()) }
+        let (epoch, retry_after) = match &error {
+            CommandError::Stale { have, .. } => (Some(*have), None),
+            CommandError::Moving { epoch, .. } => (Some(*epoch), Some(MOVE_PAUSE)),
+            _ => (None, None),
+        };
+        Self { epoch, retry_after, ..Self::new(reason, error.to_string()) }
     }
 }
 

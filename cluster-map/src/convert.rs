@@ -43,6 +43,9 @@ pub enum MapError {
         /// The key.
         id: String,
     },
+    /// Subtrees that lie in each other.
+    #[error("the cluster map has subtrees that lie in each other")]
+    Cycle,
     /// No map at all.
     #[error("the answer holds no cluster map")]
     Missing,
@@ -203,6 +206,9 @@ impl ClusterMap {
         if let Some(parent) = parents.into_iter().find(|parent| !self.subtrees.contains_key(parent)) {
             return Err(MapError::Dangling { what: "subtree", id: parent.to_string() });
         }
+        if !self.subtrees_are_a_forest() {
+            return Err(MapError::Cycle);
+        }
         Ok(())
     }
 }
@@ -355,6 +361,7 @@ impl Subtree {
             split_from: self.split_from.map_or(0, |(subtree, _)| subtree.0),
             split_epoch: self.split_from.map_or(0, |(_, epoch)| epoch.0),
             spread: self.spread,
+            last_move: self.last_move,
         }
     }
 
@@ -373,6 +380,7 @@ impl Subtree {
             pin: proto.pin.map(Rank),
             split_from: (proto.split_from != 0).then_some((SubtreeId(proto.split_from), Epoch(proto.split_epoch))),
             spread: proto.spread,
+            last_move: proto.last_move,
         })
     }
 }

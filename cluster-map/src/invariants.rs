@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use pando_proto::PgId;
 use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::{PgId, Rank};
 
 use crate::map::{ClusterMap, Pg};
 use crate::placement;
@@ -32,12 +32,30 @@ pub fn check(map: &ClusterMap) -> Check {
     }
     check_ids(map)?;
     check_inos(map)?;
+    check_subtrees(map)
+}
+
+fn check_subtrees(map: &ClusterMap) -> Check {
+    require(map.subtrees_are_a_forest(), "subtrees lie in no circle (R17)", || format!("{:?}", map.subtrees))?;
+    let roots: BTreeSet<_> = map.subtrees.values().map(|subtree| subtree.root).collect();
+    require(roots.len() == map.subtrees.len(), "a directory is the root of one subtree", || format!("{roots:?}"))?;
+    let is_up = |rank| map.ranks.get(&rank).is_some_and(|info| info.up);
+    let some_up = map.ranks.values().any(|info| info.up);
     for (id, subtree) in &map.subtrees {
+        let detail = || format!("{id}: {subtree:?}");
+        let is_root = *id == ROOT_SUBTREE;
         let parent_is_there = match subtree.parent {
-            None => *id == ROOT_SUBTREE,
+            None => is_root,
             Some(parent) => map.subtrees.contains_key(&parent),
         };
-        require(parent_is_there, "subtrees form one tree", || id.to_string())?;
+        require(parent_is_there, "subtrees form one tree", detail)?;
+        require(subtree.parent_dir.is_some() != is_root, "all but the root have a name", detail)?;
+        require(is_up(subtree.owner) || !some_up, "an owner is up, if any rank is", detail)?;
+        let goes = is_up(subtree.moving_to) && is_up(subtree.owner) && subtree.moving_to != subtree.owner;
+        let still = subtree.moving_to == Rank(0) && subtree.move_id == 0;
+        require(if subtree.move_id == 0 { still } else { goes }, "a move is between ranks that are up", detail)?;
+        let past = subtree.move_id.max(subtree.last_move) <= map.epoch.0;
+        require(past, "a move's id is an epoch of the map", detail)?;
     }
     Ok(())
 }
@@ -136,6 +154,34 @@ fn check_removals(before: &ClusterMap, after: &ClusterMap) -> Check {
     require(needed.is_none(), "no rank in use is removed (R13)", || format!("{needed:?}"))
 }
 
+/// Subtrees come by splits and go by merges, and the lineage says so (R10, R11).
+fn check_lineage_step(before: &ClusterMap, after: &ClusterMap) -> Check {
+    for (id, subtree) in after.subtrees.iter().filter(|(id, _)| !before.subtrees.contains_key(id)) {
+        let detail = || format!("{id}: {subtree:?}");
+        require(id.0 >= before.next_subtree_id || *id == ROOT_SUBTREE, "subtree ids are never reused (R11)", detail)?;
+        let Some((parent, epoch)) = subtree.split_from else {
+            require(*id == ROOT_SUBTREE, "a new subtree was split off", detail)?;
+            continue;
+        };
+        let raised = before.subtrees.get(&parent).is_some_and(|old| old.epoch < epoch);
+        let known = after.subtrees.get(&parent).is_some_and(|new| new.epoch == epoch && new.owner == subtree.owner);
+        require(raised && known, "a split raises both epochs (R11)", detail)?;
+        let listed = after.lineage.iter().any(|entry| entry.child == *id && entry.parent == parent && !entry.merged);
+        require(listed, "a split is in the lineage (R10)", detail)?;
+    }
+    for (id, subtree) in before.subtrees.iter().filter(|(id, _)| !after.subtrees.contains_key(id)) {
+        let detail = || format!("{id}: {subtree:?}");
+        require(before.children(*id).next().is_none(), "only a subtree without children is merged", detail)?;
+        let Some(entry) = after.lineage.iter().find(|entry| entry.merged && entry.child == *id) else {
+            return require(false, "a merge is in the lineage (R10)", detail);
+        };
+        let fenced = entry.child_fence > subtree.epoch && entry.child_root == subtree.root;
+        let epoch = |map: &ClusterMap| map.subtrees.get(&entry.parent).map(|parent| parent.epoch);
+        require(fenced && epoch(after) > epoch(before), "a merge raises both epochs (R11)", detail)?;
+    }
+    Ok(())
+}
+
 fn check_owner_step(before: &ClusterMap, after: &ClusterMap) -> Check {
     for (id, subtree) in &before.subtrees {
         let Some(new) = after.subtrees.get(id) else { continue };
@@ -144,7 +190,13 @@ fn check_owner_step(before: &ClusterMap, after: &ClusterMap) -> Check {
         let detail = || format!("{id}: {subtree:?} -> {new:?}");
         require(new.epoch >= subtree.epoch, "subtree epochs never fall (R11)", detail)?;
         require(same || new.epoch > subtree.epoch, "another owner is another epoch (I3)", detail)?;
+        require(new.route >= subtree.route, "routes never fall (R16)", detail)?;
+        require(new.root == subtree.root, "a subtree keeps its root", detail)?;
+        require(new.split_from == subtree.split_from, "a subtree keeps its origin (R10)", detail)?;
+        let committed = new.last_move == subtree.last_move || new.last_move == subtree.move_id;
+        require(committed, "only the move under way is committed (R12)", detail)?;
     }
+    check_lineage_step(before, after)?;
     let falls =
         before.ranks.iter().any(|(id, rank)| after.ranks.get(id).is_some_and(|new| new.incarnation < rank.incarnation));
     let floor = before.rank_incarnation_floor;

@@ -24,8 +24,10 @@ pub mod placement;
 pub mod settings;
 
 pub use command::{
-    AllocateInos, Command, CommandError, CommandResult, CommandValue, ConfirmMember, CreateCluster, DaemonState,
-    EndSession, PoolSpec, RegisterClient, RegisterOsd, RegisterRank, RemoveDaemon, SetMon, SetSetting,
+    AllocateInos, Assignment, CancelMove, Command, CommandError, CommandResult, CommandValue, CommitMove,
+    ConfirmMember, CreateCluster, DaemonState, DrainRank, EndSession, MergeSubtree, PinSubtree, PoolSpec, RaiseRoutes,
+    RankDown, RegisterClient, RegisterOsd, RegisterRank, RemoveDaemon, SetMon, SetSetting, SplitSubtree, SpreadSubtree,
+    StartMove,
 };
 pub use convert::MapError;
 pub use map::{ClusterMap, InoGrant, Lineage, Osd, Pg, PgState, Pool, RankInfo, Session, Subtree};

@@ -177,6 +177,8 @@ pub struct Subtree {
     pub split_from: Option<(SubtreeId, Epoch)>,
     /// Its root's child directories are to be subtrees, dealt over the ranks.
     pub spread: bool,
+    /// The migration that was committed last: a repetition of its handover is answered "done" (R12).
+    pub last_move: u64,
 }
 
 /// A client incarnation.
@@ -250,6 +252,36 @@ impl ClusterMap {
     /// The root subtree, once a rank has registered.
     pub fn root_subtree(&self) -> Option<&Subtree> {
         self.subtrees.get(&ROOT_SUBTREE)
+    }
+
+    /// The subtrees that hang directly on another.
+    pub fn children(&self, parent: SubtreeId) -> impl Iterator<Item = (SubtreeId, &Subtree)> {
+        let children = self.subtrees.iter().filter(move |(_, subtree)| subtree.parent == Some(parent));
+        children.map(|(id, subtree)| (*id, subtree))
+    }
+
+    /// These subtrees and all below them. Those that the map does not list are left out.
+    pub fn with_descendants(&self, of: impl IntoIterator<Item = SubtreeId>) -> BTreeSet<SubtreeId> {
+        let mut children: BTreeMap<SubtreeId, Vec<SubtreeId>> = BTreeMap::new();
+        for (id, subtree) in &self.subtrees {
+            if let Some(parent) = subtree.parent {
+                children.entry(parent).or_default().push(*id);
+            }
+        }
+        let mut found = BTreeSet::new();
+        let mut open: Vec<SubtreeId> = of.into_iter().filter(|id| self.subtrees.contains_key(id)).collect();
+        while let Some(id) = open.pop() {
+            if found.insert(id) {
+                open.extend(children.get(&id).into_iter().flatten());
+            }
+        }
+        found
+    }
+
+    /// Whether every chain of parents ends at a subtree without one.
+    pub fn subtrees_are_a_forest(&self) -> bool {
+        let roots = self.subtrees.iter().filter(|(_, subtree)| subtree.parent.is_none()).map(|(id, _)| *id);
+        self.with_descendants(roots).len() == self.subtrees.len()
     }
 
     /// Whether requests of this client are to be served (R9).

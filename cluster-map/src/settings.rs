@@ -10,6 +10,19 @@ pub const LEASE_MILLIS: &str = "lease_millis";
 pub const SESSION_TIMEOUT_MILLIS: &str = "session_timeout_millis";
 /// How long an OSD may be down before others take its places, in milliseconds.
 pub const DOWN_OUT_MILLIS: &str = "down_out_millis";
+/// Whether the mons move subtrees for the sake of load: see [`BALANCER_OFF`] and the like.
+pub const BALANCER_MODE: &str = "balancer_mode";
+/// Time between two looks at the ranks' load, in milliseconds.
+pub const BALANCER_INTERVAL_MILLIS: &str = "balancer_interval_millis";
+/// How busy a rank has to be before load moves away from it, in thousandths.
+pub const BALANCER_SATURATION_PERMILLE: &str = "balancer_saturation_permille";
+
+/// Only draining ranks are emptied.
+pub const BALANCER_OFF: u64 = 0;
+/// Draining and pins are obeyed; what load would ask for is only recorded.
+pub const BALANCER_MANUAL: u64 = 1;
+/// Subtrees are moved, split and merged as the load asks for.
+pub const BALANCER_AUTO: u64 = 2;
 
 /// A setting with its default and the values it may take.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +40,7 @@ pub struct Definition {
 }
 
 /// All settings.
-pub const ALL: [Definition; 5] = [
+pub const ALL: [Definition; 8] = [
     Definition {
         name: INLINE_LIMIT,
         default: 4096,
@@ -62,6 +75,27 @@ pub const ALL: [Definition; 5] = [
         min: 1_000,
         max: 30 * 86_400_000,
         help: "how long an OSD may be down before others take its places, in milliseconds",
+    },
+    Definition {
+        name: BALANCER_MODE,
+        default: BALANCER_AUTO,
+        min: BALANCER_OFF,
+        max: BALANCER_AUTO,
+        help: "0 only empties draining ranks; 1 obeys pins too, and records what it would do for load; 2 does it",
+    },
+    Definition {
+        name: BALANCER_INTERVAL_MILLIS,
+        default: 5000,
+        min: 100,
+        max: 3_600_000,
+        help: "time between two looks at the load of the ranks, in milliseconds",
+    },
+    Definition {
+        name: BALANCER_SATURATION_PERMILLE,
+        default: 700,
+        min: 1,
+        max: 1000,
+        help: "how busy a rank has to be, in thousandths, before load moves away from it",
     },
 ];
 

@@ -1,10 +1,15 @@
 //! The calls of `pando.mon.v1.AdminService`.
 
+use std::time::Duration;
+
 use pando_proto::mon::admin_service_client::AdminServiceClient;
-use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PoolId, Rank, mon};
+use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PoolId, Rank, SubtreeId, mon};
 use tonic::transport::Channel;
 
 use crate::MonClient;
+
+/// How long a caller waits for the end of a move.
+const MOVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What people and tools ask. Clones share connections with the [`MonClient`].
 #[derive(Clone)]
@@ -99,5 +104,55 @@ impl AdminClient {
         let request = mon::RemoveRankRequest { rank: rank.0 };
         let call = |channel| async move { service(channel).remove_rank(request).await };
         self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Moves a subtree to another rank, live. Returns the id of the move, 0 if the rank owns the subtree already, and
+    /// an epoch: with `wait`, of a map in which the subtree is there, else of one in which the move has begun.
+    ///
+    /// Errors: `UNKNOWN_ID` for a subtree or rank that the map does not know, `INVALID_REQUEST` for a rank that is down
+    /// or draining, `IN_USE` while it moves to yet another rank, `STALE_EPOCH` when the move was given up.
+    pub async fn move_subtree(&self, subtree: SubtreeId, rank: Rank, wait: bool) -> Result<(u64, Epoch), Error> {
+        let request = mon::MoveSubtreeRequest { subtree: subtree.0, to: rank.0, wait };
+        let call = |channel| async move { service(channel).move_subtree(request).await };
+        let response = if wait {
+            self.client.targets().call_patiently(MOVE_LIMIT, MOVE_LIMIT, call).await?
+        } else {
+            self.client.targets().call(self.client.limit(), call).await?
+        };
+        Ok((response.move_id, Epoch(response.map_epoch)))
+    }
+
+    /// Pins a subtree to a rank, or takes the pin away. The balancer moves it there.
+    pub async fn pin_subtree(&self, subtree: SubtreeId, rank: Option<Rank>) -> Result<Epoch, Error> {
+        let request = mon::PinSubtreeRequest { subtree: subtree.0, rank: rank.map(|rank| rank.0) };
+        let call = |channel| async move { service(channel).pin_subtree(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Has the child directories of a subtree's root dealt over the ranks, or no longer.
+    pub async fn spread_subtree(&self, subtree: SubtreeId, spread: bool) -> Result<Epoch, Error> {
+        let request = mon::SpreadSubtreeRequest { subtree: subtree.0, spread };
+        let call = |channel| async move { service(channel).spread_subtree(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Has a rank emptied and kept empty, or no longer.
+    pub async fn drain_rank(&self, rank: Rank, draining: bool) -> Result<Epoch, Error> {
+        let request = mon::DrainRankRequest { rank: rank.0, draining };
+        let call = |channel| async move { service(channel).drain_rank(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// What the balancer decided lately, newest first; `limit` 0 for all that is kept.
+    pub async fn list_decisions(&self, limit: u32) -> Result<Vec<mon::Decision>, Error> {
+        let request = mon::ListDecisionsRequest { limit };
+        let call = |channel| async move { service(channel).list_decisions(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| response.decisions)
+    }
+
+    /// What the ranks said of their load last.
+    pub async fn list_loads(&self) -> Result<Vec<mon::RankLoadOf>, Error> {
+        let call = |channel| async move { service(channel).list_loads(mon::ListLoadsRequest {}).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| response.ranks)
     }
 }

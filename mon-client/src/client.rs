@@ -8,11 +8,12 @@ use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
 use pando_proto::mon::cluster_service_client::ClusterServiceClient;
 use pando_proto::mon::{self, RegisterOsdRequest, RegisterOsdResponse, RegisterRankRequest, RegisterRankResponse};
-use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, OsdId, PgId, Rank, Reason, ShardId};
+use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, OsdId, PgId, Rank, Reason, ShardId, SubtreeId};
 use pando_rpc::{Env, Lease, Net, Shutdown};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
+use crate::heartbeat::Report;
 use crate::targets::Targets;
 use crate::{AdminClient, Daemon, MapWatch, heartbeat, watch};
 
@@ -20,6 +21,17 @@ use crate::{AdminClient, Daemon, MapWatch, heartbeat, watch};
 const LIMIT: Duration = Duration::from_secs(10);
 /// The longest lease plus what the mon adds: a rank's registration may have to wait it out.
 const REGISTER_RANK_LIMIT: Duration = Duration::from_secs(90);
+
+/// What became of a handover (R12).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MoveOutcome {
+    /// The subtree belongs to the destination, since the map of this epoch or an earlier one.
+    Done(Epoch),
+    /// It was not handed over, and never will be by this move.
+    Refused(Error),
+    /// Nobody said. Only a linearizable read of the map, or a refused or done repetition, tells.
+    Unknown(Error),
+}
 
 /// A client of the mons. Clones share connections.
 #[derive(Clone)]
@@ -162,6 +174,71 @@ impl MonClient {
         self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
     }
 
+    /// Splits a directory off (R11), after a drain. Idempotent for one parent, epoch and root. Returns the new subtree
+    /// and the epoch of the map in which it exists.
+    ///
+    /// Errors: `STALE_EPOCH` when the parent has another epoch or moves, `INVALID_REQUEST` for the root of a subtree.
+    /// Others leave it open whether the split has happened: repeat it, or look at the map.
+    pub async fn split_subtree(&self, request: mon::SplitSubtreeRequest) -> Result<(SubtreeId, Epoch), Error> {
+        let call = |channel| {
+            let request = request.clone();
+            async move { service(channel).split_subtree(request).await }
+        };
+        let response = self.0.targets.call(self.0.limit, call).await?;
+        Ok((SubtreeId(response.subtree), Epoch(response.map_epoch)))
+    }
+
+    /// Merges a subtree into its parent (R11), after a drain of both. Idempotent. Returns the epoch of the map in which
+    /// it is gone.
+    ///
+    /// Errors: `STALE_EPOCH` when one of them has another epoch or moves, `IN_USE` when it has children or the two have
+    /// different owners, `INVALID_REQUEST` for the root subtree. Others leave it open whether it has happened.
+    pub async fn merge_subtree(
+        &self,
+        child: SubtreeId,
+        child_epoch: Epoch,
+        parent_epoch: Epoch,
+    ) -> Result<Epoch, Error> {
+        let request =
+            mon::MergeSubtreeRequest { child: child.0, child_epoch: child_epoch.0, parent_epoch: parent_epoch.0 };
+        let call = |channel| async move { service(channel).merge_subtree(request).await };
+        self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Hands a subtree over to the rank it is moving to: a compare-and-set on owner, epoch and move (R12). Repeated
+    /// until its outcome is known or the time is over; the repetition of one that was done is "done".
+    pub async fn commit_move(&self, subtree: SubtreeId, from: Rank, epoch: Epoch, move_id: u64) -> MoveOutcome {
+        let request = mon::CommitMoveRequest { subtree: subtree.0, from: from.0, epoch: epoch.0, move_id };
+        let call = |channel| async move { service(channel).commit_move(request).await };
+        match self.0.targets.call(self.0.limit, call).await {
+            Ok(response) => MoveOutcome::Done(Epoch(response.map_epoch)),
+            // Once refused it stays refused, also for a former try that is still under way: moves never come back.
+            Err(error) if matches!(error.reason, Reason::StaleEpoch | Reason::UnknownId) => MoveOutcome::Refused(error),
+            Err(error) => MoveOutcome::Unknown(error),
+        }
+    }
+
+    /// Gives a move up (R12). Idempotent. After an answer that is no error the move has not happened, and will not;
+    /// the subtree is served on by the owner in the map of the returned epoch.
+    ///
+    /// Errors: `STALE_EPOCH` when the move was committed. Others leave it open.
+    pub async fn cancel_move(&self, subtree: SubtreeId, move_id: u64) -> Result<Epoch, Error> {
+        let request = mon::CancelMoveRequest { subtree: subtree.0, move_id };
+        let call = |channel| async move { service(channel).cancel_move(request).await };
+        self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Voids the ways that clients know to these subtrees and to all below them (R16). Returns the epoch of the map
+    /// that every owner of them has to have before the way is changed.
+    pub async fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Result<Epoch, Error> {
+        let request = mon::RaiseRoutesRequest { subtrees: subtrees.into_iter().map(|id| id.0).collect() };
+        let call = |channel| {
+            let request = request.clone();
+            async move { service(channel).raise_routes(request).await }
+        };
+        self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
+    }
+
     /// One linearizable read of the map, at `min_epoch` or later.
     pub async fn get_map(&self, min_epoch: Epoch) -> Result<Arc<ClusterMap>, Error> {
         let request = mon::GetMapRequest { min_epoch: min_epoch.0 };
@@ -197,7 +274,22 @@ impl MonClient {
         env: &Env,
         usage: Arc<dyn Fn() -> (u64, u64) + Send + Sync>,
     ) {
-        heartbeat::spawn(self.clone(), daemon, incarnation, lease, env.clone(), usage);
+        heartbeat::spawn(self.clone(), daemon, incarnation, lease, env.clone(), Report::Usage(usage));
+    }
+
+    /// The same for a rank: `load` says how busy it is, `hints` gets the directories that it is asked to split off and
+    /// the subtrees that it is asked to merge. Both run on the caller's runtime and have to be quick.
+    pub fn heartbeat_rank(
+        &self,
+        rank: Rank,
+        incarnation: u64,
+        lease: Arc<Lease>,
+        env: &Env,
+        load: Arc<dyn Fn() -> mon::RankLoad + Send + Sync>,
+        hints: Arc<dyn Fn(Vec<mon::SplitRequest>, Vec<u64>) + Send + Sync>,
+    ) {
+        let report = Report::Load { load, hints };
+        heartbeat::spawn(self.clone(), Daemon::Rank(rank), incarnation, lease, env.clone(), report);
     }
 
     /// The calls for people and tools.

@@ -19,7 +19,16 @@ const MAP_PAUSE: Duration = Duration::from_millis(5);
 /// A try that takes longer than this is given up for the next mon.
 const ATTEMPT_MAX: Duration = Duration::from_secs(2);
 
-type Usage = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
+/// What a heartbeat tells beside being alive.
+pub(crate) enum Report {
+    /// An OSD: total and used bytes.
+    Usage(Arc<dyn Fn() -> (u64, u64) + Send + Sync>),
+    /// A rank: its load. What the balancer asks of it comes back.
+    Load {
+        load: Arc<dyn Fn() -> mon::RankLoad + Send + Sync>,
+        hints: Arc<dyn Fn(Vec<mon::SplitRequest>, Vec<u64>) + Send + Sync>,
+    },
+}
 
 struct Heart {
     client: MonClient,
@@ -27,11 +36,11 @@ struct Heart {
     incarnation: u64,
     lease: Arc<Lease>,
     env: Env,
-    usage: Usage,
+    report: Report,
 }
 
-pub(crate) fn spawn(client: MonClient, daemon: Daemon, incarnation: u64, lease: Arc<Lease>, env: Env, usage: Usage) {
-    let heart = Heart { client, daemon, incarnation, lease, env, usage };
+pub(crate) fn spawn(client: MonClient, daemon: Daemon, incarnation: u64, lease: Arc<Lease>, env: Env, report: Report) {
+    let heart = Heart { client, daemon, incarnation, lease, env, report };
     tokio::spawn(async move {
         let shutdown = heart.env.shutdown.clone();
         tokio::select! {
@@ -91,11 +100,19 @@ impl Heart {
         }
         let granted = Duration::from_millis(response.lease_millis);
         self.lease.renew(sent, granted);
+        if let Report::Load { hints, .. } = &self.report
+            && !(response.splits.is_empty() && response.merges.is_empty())
+        {
+            hints(response.splits, response.merges);
+        }
         Ok(granted.max(RETRY))
     }
 
     fn request(&self) -> mon::HeartbeatRequest {
-        let (total_bytes, used_bytes) = (self.usage)();
+        let ((total_bytes, used_bytes), load) = match &self.report {
+            Report::Usage(usage) => (usage(), None),
+            Report::Load { load, .. } => ((0, 0), Some(load())),
+        };
         let daemon = match self.daemon {
             Daemon::Osd(osd) => mon::heartbeat_request::Daemon::OsdId(osd.0),
             Daemon::Rank(rank) => mon::heartbeat_request::Daemon::Rank(rank.0),
@@ -106,7 +123,7 @@ impl Heart {
             map_epoch: self.client.seen(),
             total_bytes,
             used_bytes,
-            ..Default::default()
+            load,
         }
     }
 }

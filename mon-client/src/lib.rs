@@ -13,7 +13,7 @@ mod targets;
 mod watch;
 
 pub use admin::AdminClient;
-pub use client::MonClient;
+pub use client::{MonClient, MoveOutcome};
 pub use watch::MapWatch;
 
 /// Who holds a lease.

@@ -88,7 +88,20 @@ impl Targets {
     }
 
     /// Runs `call` until it succeeds, fails for good, or `limit` has passed.
-    pub(crate) async fn call<T, F>(&self, limit: Duration, mut call: impl FnMut(Channel) -> F) -> Result<T, Error>
+    pub(crate) async fn call<T, F>(&self, limit: Duration, call: impl FnMut(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.call_patiently(limit, ATTEMPT, call).await
+    }
+
+    /// The same for a call whose answer may take until `patience`.
+    pub(crate) async fn call_patiently<T, F>(
+        &self,
+        limit: Duration,
+        patience: Duration,
+        mut call: impl FnMut(Channel) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -97,7 +110,7 @@ impl Targets {
         let mut hops = 0;
         loop {
             let (address, channel) = self.current();
-            let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + ATTEMPT), call(channel));
+            let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + patience), call(channel));
             let status = match attempt.await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => status,

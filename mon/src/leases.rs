@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pando_cluster_map::{ClusterMap, Command, DaemonState, placement, settings};
+use pando_cluster_map::{ClusterMap, Command, DaemonState, RankDown, placement, settings};
 use pando_mon_client::Daemon;
 use pando_proto::{OsdId, Rank};
 
@@ -122,8 +122,8 @@ impl Leases {
             self.add_if_over(&mut due, Daemon::Osd(*id), Command::OsdDown(state), now, map);
         }
         for (id, rank) in map.ranks.iter().filter(|(_, rank)| rank.up) {
-            let state = DaemonState { id: id.0, incarnation: rank.incarnation };
-            self.add_if_over(&mut due, Daemon::Rank(*id), Command::RankDown(state), now, map);
+            let down = RankDown { id: id.0, incarnation: rank.incarnation, assignments: Vec::new() };
+            self.add_if_over(&mut due, Daemon::Rank(*id), Command::RankDown(down), now, map);
         }
         self.add_outs(&mut due, now, map);
         due
@@ -160,7 +160,8 @@ impl Leases {
 pub(crate) fn ends_lease_of(command: &Command) -> Option<Daemon> {
     match command {
         Command::OsdDown(state) | Command::OsdOut(state) | Command::OsdUp(state) => Some(Daemon::Osd(OsdId(state.id))),
-        Command::RankDown(state) | Command::RankUp(state) => Some(Daemon::Rank(Rank(state.id))),
+        Command::RankDown(down) => Some(Daemon::Rank(Rank(down.id))),
+        Command::RankUp(state) => Some(Daemon::Rank(Rank(state.id))),
         Command::RegisterRank(command) => Some(Daemon::Rank(Rank(command.rank))),
         _ => None,
     }

@@ -2,7 +2,7 @@
 
 use pando_proto::{ClientId, Epoch};
 
-use super::{Applied, CHANGED, UNCHANGED, check_token};
+use super::{Applied, CHANGED, UNCHANGED, check_token, subtree};
 use crate::command::{CommandError, CommandValue, EndSession, RegisterClient};
 use crate::map::{ClusterMap, Session};
 
@@ -47,8 +47,6 @@ pub(super) fn end(map: &mut ClusterMap, command: EndSession) -> Applied {
     if map.sessions.remove(&id).is_none() {
         return Ok(UNCHANGED);
     }
-    // R10: lineage is kept while a session is older than it.
-    let oldest = map.sessions.values().map(|session| session.since).min();
-    map.lineage.retain(|lineage| oldest.is_some_and(|oldest| oldest < lineage.epoch));
+    subtree::trim_lineage(map);
     Ok(CHANGED)
 }

@@ -10,6 +10,7 @@ mod osd;
 mod pg;
 mod rank;
 mod setting;
+mod subtree;
 
 use pando_proto::Epoch;
 
@@ -42,8 +43,8 @@ impl ClusterMap {
             Command::OsdUp(command) => osd::up(self, *command),
             Command::OsdOut(command) => osd::out(self, *command),
             Command::RegisterRank(command) => rank::register(self, command),
-            Command::RankDown(command) => rank::set_state(self, *command, false),
-            Command::RankUp(command) => rank::set_state(self, *command, true),
+            Command::RankDown(command) => rank::down(self, command),
+            Command::RankUp(command) => rank::up(self, *command),
             Command::RegisterClient(command) => client::register(self, command),
             Command::EndSession(command) => client::end(self, *command),
             Command::ConfirmMember(command) => pg::confirm_member(self, *command),
@@ -53,6 +54,15 @@ impl ClusterMap {
             Command::SetMon(command) => setting::set_mon(self, command),
             Command::RemoveOsd(command) => osd::remove(self, *command),
             Command::RemoveRank(command) => rank::remove(self, *command),
+            Command::SplitSubtree(command) => subtree::split(self, command),
+            Command::MergeSubtree(command) => subtree::merge(self, *command),
+            Command::StartMove(command) => subtree::start_move(self, *command),
+            Command::CommitMove(command) => subtree::commit_move(self, *command),
+            Command::CancelMove(command) => subtree::cancel_move(self, *command),
+            Command::RaiseRoutes(command) => subtree::raise_routes(self, command),
+            Command::PinSubtree(command) => subtree::pin(self, *command),
+            Command::SpreadSubtree(command) => subtree::spread(self, *command),
+            Command::DrainRank(command) => rank::drain(self, *command),
         }?;
         if changed {
             self.epoch = Epoch(self.epoch.0 + 1);

@@ -1,10 +1,12 @@
-//! Ranks: processes for slots, and the root subtree.
+//! Ranks: processes for slots, and what becomes of their subtrees.
+
+use std::collections::BTreeMap;
 
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::{Epoch, Ino, Rank};
 
 use super::{Applied, CHANGED, UNCHANGED, check_address, check_token};
-use crate::command::{CommandError, CommandValue, DaemonState, RegisterRank, RemoveDaemon};
+use crate::command::{CommandError, CommandValue, DaemonState, DrainRank, RankDown, RegisterRank, RemoveDaemon};
 use crate::map::{ClusterMap, RankInfo, Subtree};
 
 /// Ranks are small numbers.
@@ -33,30 +35,108 @@ pub(super) fn register(map: &mut ClusterMap, command: &RegisterRank) -> Applied 
     }
     map.ranks.insert(rank, info);
     if restarted {
-        // Fences the old process (R2, R3).
-        for subtree in map.subtrees.values_mut().filter(|subtree| subtree.owner == rank) {
-            subtree.epoch = Epoch(subtree.epoch.0 + 1);
+        // Fences the old process (R2, R3). What was on its way to it has lost its copy there.
+        for subtree in map.subtrees.values_mut() {
+            if subtree.owner == rank {
+                subtree.hand_to(rank);
+            } else if subtree.move_id != 0 && subtree.moving_to == rank {
+                subtree.stay();
+            }
         }
     }
-    map.subtrees.entry(ROOT_SUBTREE).or_insert_with(root);
+    map.subtrees.entry(ROOT_SUBTREE).or_insert_with(|| root(rank));
+    take_orphans(map, rank);
     Ok((true, value))
 }
 
-fn root() -> Subtree {
-    Subtree { root: Ino::ROOT, epoch: Epoch(1), path_hint: b"/".to_vec(), route: 1, ..Subtree::default() }
+fn root(owner: Rank) -> Subtree {
+    Subtree { root: Ino::ROOT, owner, epoch: Epoch(1), path_hint: b"/".to_vec(), route: 1, ..Subtree::default() }
 }
 
-pub(super) fn set_state(map: &mut ClusterMap, command: DaemonState, up: bool) -> Applied {
-    let rank = Rank(command.id);
-    let info = map.ranks.get_mut(&rank).ok_or_else(|| CommandError::Unknown(rank.to_string()))?;
-    if info.incarnation != command.incarnation {
-        let what = format!("the incarnation of {rank}");
-        return Err(CommandError::Stale { what, have: info.incarnation, given: command.incarnation });
+/// Subtrees whose owner went down when no other rank was up.
+fn take_orphans(map: &mut ClusterMap, rank: Rank) {
+    let ranks = &map.ranks;
+    let is_up = |rank: &Rank| ranks.get(rank).is_some_and(|info| info.up);
+    for subtree in map.subtrees.values_mut().filter(|subtree| !is_up(&subtree.owner)) {
+        subtree.hand_to(rank);
     }
-    if info.up == up {
+}
+
+/// The state of this very process.
+fn find(map: &mut ClusterMap, id: u32, incarnation: u64) -> Result<(Rank, &mut RankInfo), CommandError> {
+    let rank = Rank(id);
+    let info = map.ranks.get_mut(&rank).ok_or_else(|| CommandError::Unknown(rank.to_string()))?;
+    if info.incarnation != incarnation {
+        let what = format!("the incarnation of {rank}");
+        return Err(CommandError::Stale { what, have: info.incarnation, given: incarnation });
+    }
+    Ok((rank, info))
+}
+
+/// The same process of a rank is back. It does not get back what others own by now.
+pub(super) fn up(map: &mut ClusterMap, command: DaemonState) -> Applied {
+    let (rank, info) = find(map, command.id, command.incarnation)?;
+    if info.up {
         return Ok(UNCHANGED);
     }
-    info.up = up;
+    info.up = true;
+    take_orphans(map, rank);
+    Ok(CHANGED)
+}
+
+/// A rank's lease has ended: its subtrees go to others, if there are any (R13).
+pub(super) fn down(map: &mut ClusterMap, command: &RankDown) -> Applied {
+    let (rank, info) = find(map, command.id, command.incarnation)?;
+    if !info.up {
+        return Ok(UNCHANGED);
+    }
+    info.up = false;
+    for subtree in map.subtrees.values_mut() {
+        if subtree.move_id != 0 && (subtree.owner == rank || subtree.moving_to == rank) {
+            subtree.stay();
+        }
+    }
+    give_away(map, rank, command);
+    Ok(CHANGED)
+}
+
+fn give_away(map: &mut ClusterMap, from: Rank, command: &RankDown) {
+    let mut counts: BTreeMap<Rank, usize> = up_ranks(map).map(|rank| (rank, 0)).collect();
+    for subtree in map.subtrees.values() {
+        if let Some(count) = counts.get_mut(&subtree.owner) {
+            *count += 1;
+        }
+    }
+    let named: BTreeMap<u64, Rank> = command.assignments.iter().map(|one| (one.subtree, Rank(one.rank))).collect();
+    let ranks = &map.ranks;
+    let drains = |rank: &Rank| ranks.get(rank).is_none_or(|info| info.draining);
+    for (id, subtree) in map.subtrees.iter_mut().filter(|(_, subtree)| subtree.owner == from) {
+        let fewest =
+            || counts.iter().min_by_key(|(rank, count)| (drains(rank), **count, **rank)).map(|(rank, _)| *rank);
+        let named = named.get(&id.0).copied().filter(|rank| counts.contains_key(rank));
+        let Some(to) = named.or_else(fewest) else { return };
+        subtree.hand_to(to);
+        *counts.entry(to).or_default() += 1;
+    }
+}
+
+fn up_ranks(map: &ClusterMap) -> impl Iterator<Item = Rank> {
+    map.ranks.iter().filter(|(_, info)| info.up).map(|(rank, _)| *rank)
+}
+
+/// Says that a rank is to be emptied, or no longer.
+pub(super) fn drain(map: &mut ClusterMap, command: DrainRank) -> Applied {
+    let rank = Rank(command.rank);
+    let info = map.ranks.get_mut(&rank).ok_or_else(|| CommandError::Unknown(rank.to_string()))?;
+    if info.draining == command.draining {
+        return Ok(UNCHANGED);
+    }
+    info.draining = command.draining;
+    for subtree in map.subtrees.values_mut() {
+        if command.draining && subtree.move_id != 0 && subtree.moving_to == rank {
+            subtree.stay();
+        }
+    }
     Ok(CHANGED)
 }
 
@@ -78,5 +158,8 @@ pub(super) fn remove(map: &mut ClusterMap, command: RemoveDaemon) -> Applied {
     }
     map.rank_incarnation_floor = map.rank_incarnation_floor.max(info.incarnation);
     map.ranks.remove(&rank);
+    for subtree in map.subtrees.values_mut().filter(|subtree| subtree.pin == Some(rank)) {
+        subtree.pin = None;
+    }
     Ok(CHANGED)
 }

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::command::*;
 use crate::invariants;
-use crate::map::{Pg, PgState};
+use crate::map::{Pg, PgState, Subtree};
+
+mod subtrees;
 
 fn create(expected_osds: u32, size: u32) -> Command {
     Command::CreateCluster(CreateCluster {
@@ -30,6 +32,10 @@ fn register_osd(number: u8, boot: u8) -> Command {
 
 fn register_rank(rank: u32, boot: u8) -> Command {
     Command::RegisterRank(RegisterRank { rank, boot_id: vec![boot], address: "mds:7100".into() })
+}
+
+fn rank_down(id: u32, incarnation: u64) -> Command {
+    Command::RankDown(RankDown { id, incarnation, assignments: vec![] })
 }
 
 fn confirm(id: PgId, config: u64, osd: OsdId) -> Command {
@@ -246,8 +252,8 @@ fn a_restarted_rank_fences_its_subtrees() {
     let second = step(&mut map, &register_rank(0, 2)).unwrap();
     assert_eq!(second.value, CommandValue::Rank(2));
     assert_eq!(map.subtrees[&ROOT_SUBTREE].epoch, Epoch(2), "I3");
-    assert!(matches!(step(&mut map, &Command::RankDown(daemon(0, 1))), Err(CommandError::Stale { .. })));
-    step(&mut map, &Command::RankDown(daemon(0, 2))).unwrap();
+    assert!(matches!(step(&mut map, &rank_down(0, 1)), Err(CommandError::Stale { .. })));
+    step(&mut map, &rank_down(0, 2)).unwrap();
     assert_eq!(map.owner(ROOT_SUBTREE), None);
     step(&mut map, &Command::RankUp(daemon(0, 2))).unwrap();
     assert_eq!(map.owner(ROOT_SUBTREE), Some((Rank(0), "mds:7100")));
@@ -263,24 +269,24 @@ fn in_use(result: Result<CommandResult, CommandError>) -> String {
 fn a_rank_is_removed_only_when_it_has_no_lease_and_owns_nothing() {
     let mut map = cluster(1, 1);
     let remove = |id| Command::RemoveRank(RemoveDaemon { id });
+    step(&mut map, &register_rank(0, 1)).unwrap();
     for boot in 1..=3 {
         step(&mut map, &register_rank(5, boot)).unwrap();
     }
     let message = in_use(step(&mut map, &remove(5)));
     assert!(message.contains("mds.5") && message.contains("stop its pando-mds"), "{message}");
-    step(&mut map, &Command::RankDown(daemon(5, 3))).unwrap();
+    step(&mut map, &rank_down(5, 3)).unwrap();
     let removed = step(&mut map, &remove(5)).unwrap();
     assert!(!map.ranks.contains_key(&Rank(5)));
     assert_eq!(step(&mut map, &remove(5)).unwrap(), removed, "idempotent");
     let up = step(&mut map, &Command::RankUp(daemon(5, 3)));
     assert!(matches!(up, Err(CommandError::Unknown(_))), "{up:?}");
     assert_eq!(step(&mut map, &register_rank(5, 9)).unwrap().value, CommandValue::Rank(4));
-    let stale = step(&mut map, &Command::RankDown(daemon(5, 3)));
+    let stale = step(&mut map, &rank_down(5, 3));
     assert!(matches!(stale, Err(CommandError::Stale { .. })), "{stale:?}");
 
-    step(&mut map, &register_rank(0, 1)).unwrap();
-    let incarnation = map.ranks[&Rank(0)].incarnation;
-    step(&mut map, &Command::RankDown(daemon(0, incarnation))).unwrap();
+    step(&mut map, &rank_down(5, 4)).unwrap();
+    step(&mut map, &rank_down(0, 1)).unwrap();
     let message = in_use(step(&mut map, &remove(0)));
     assert!(message.contains("mds.0 owns") && message.contains("`/`"), "{message}");
     assert!(matches!(step(&mut map, &remove(5000)), Err(CommandError::Unknown(_))));
@@ -449,7 +455,7 @@ fn any_command() -> impl Strategy<Value = Command> {
             Command::DemoteMember(ConfirmMember { pool, index, config, osd_id })
         }),
         1 => (0..3u32, 1..4u8).prop_map(|(rank, boot)| register_rank(rank, boot)),
-        1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankDown(daemon(id, incarnation))),
+        12 => subtrees::any_subtree_command(),
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankUp(daemon(id, incarnation))),
         1 => (0..6u32).prop_map(|id| Command::RemoveOsd(RemoveDaemon { id })),
         1 => (0..3u32).prop_map(|id| Command::RemoveRank(RemoveDaemon { id })),
@@ -492,7 +498,7 @@ proptest! {
                     demote.config = map.pgs[&id].config;
                     Command::DemoteMember(demote)
                 }
-                other => other,
+                other => subtrees::aim(&map, other),
             };
             let reread = Command::from_bytes(&command.to_bytes()).unwrap();
             let mut twin = map.clone();

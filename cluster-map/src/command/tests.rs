@@ -11,6 +11,8 @@ fn commands_and_results_survive_their_encoding() {
         CommandValue::Rank(6),
         CommandValue::Client(ClientId(7)),
         CommandValue::Inos(Ino(8), 9),
+        CommandValue::Subtree(SubtreeId(10)),
+        CommandValue::Move(11),
     ] {
         let result = CommandResult { epoch: Epoch(11), value };
         assert_eq!(CommandResult::from_bytes(&result.to_bytes()), Ok(result));
@@ -22,6 +24,11 @@ fn commands_and_results_survive_their_encoding() {
 fn the_log_format_stays() {
     let command = Command::OsdDown(DaemonState { id: 2, incarnation: 300 });
     assert_eq!(command.to_bytes(), [1, 0x32, 5, 0x08, 2, 0x10, 0xac, 2]);
+    // Written before it could name new owners.
+    let command = Command::RankDown(RankDown { id: 2, incarnation: 300, assignments: vec![] });
+    assert_eq!(command.to_bytes(), [1, 0x4a, 5, 0x08, 2, 0x10, 0xac, 2]);
+    let command = Command::StartMove(StartMove { subtree: 3, to: 1 });
+    assert_eq!(command.to_bytes(), [1, 0xa2, 1, 4, 0x08, 3, 0x10, 1]);
     let command = Command::RemoveRank(RemoveDaemon { id: 5 });
     assert_eq!(command.to_bytes(), [1, 0x82, 1, 2, 0x08, 5]);
     let command = Command::SetSetting(SetSetting { name: "a".into(), value: "1".into() });

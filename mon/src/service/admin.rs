@@ -4,13 +4,14 @@ mod status;
 
 use std::sync::Arc;
 
-use pando_cluster_map::{ClusterMap, Command, RemoveDaemon, SetSetting, settings};
+use pando_cluster_map::{ClusterMap, Command, CommandResult, CommandValue, RemoveDaemon, SetSetting, settings};
 use pando_proto::mon::admin_service_client::AdminServiceClient;
 use pando_proto::mon::admin_service_server::AdminService;
-use pando_proto::{Error, MAX_MESSAGE_BYTES, PoolId, Reason, mon};
+use pando_proto::{Error, MAX_MESSAGE_BYTES, PoolId, Rank, Reason, SubtreeId, mon};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::subtree;
 use crate::mon::Mon;
 use crate::node::Input;
 
@@ -24,6 +25,10 @@ const FORWARDED: &str = "pando-forwarded";
 impl Admin {
     async fn read(&self) -> Result<Arc<ClusterMap>, Status> {
         self.0.read().await.map_err(|error| self.0.refuse(error))
+    }
+
+    async fn propose(&self, command: Command) -> Result<CommandResult, Status> {
+        self.0.propose(command).await.map_err(|error| self.0.refuse(error))
     }
 
     /// The leader's service and the request for it, when that is another mon: only the leader knows what the
@@ -109,36 +114,51 @@ impl AdminService for Admin {
     async fn set_setting(&self, request: Request<mon::SetSettingRequest>) -> Answer<mon::SetSettingResponse> {
         let mon::SetSettingRequest { name, value } = request.into_inner();
         let command = Command::SetSetting(SetSetting { name, value });
-        let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
+        let result = self.propose(command).await?;
         Ok(Response::new(mon::SetSettingResponse { map_epoch: result.epoch.0 }))
     }
 
     async fn remove_osd(&self, request: Request<mon::RemoveOsdRequest>) -> Answer<mon::RemoveOsdResponse> {
         let command = Command::RemoveOsd(RemoveDaemon { id: request.into_inner().osd_id });
-        let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
+        let result = self.propose(command).await?;
         Ok(Response::new(mon::RemoveOsdResponse { map_epoch: result.epoch.0 }))
     }
 
     async fn remove_rank(&self, request: Request<mon::RemoveRankRequest>) -> Answer<mon::RemoveRankResponse> {
         let command = Command::RemoveRank(RemoveDaemon { id: request.into_inner().rank });
-        let result = self.0.propose(command).await.map_err(|error| self.0.refuse(error))?;
+        let result = self.propose(command).await?;
         Ok(Response::new(mon::RemoveRankResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn move_subtree(&self, _: Request<mon::MoveSubtreeRequest>) -> Answer<mon::MoveSubtreeResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn move_subtree(&self, request: Request<mon::MoveSubtreeRequest>) -> Answer<mon::MoveSubtreeResponse> {
+        let limit = subtree::limit(request.metadata());
+        let request = request.into_inner();
+        let result = self.propose(subtree::start_move(request)).await?;
+        let CommandValue::Move(move_id) = result.value else {
+            return Err(Error::new(Reason::Internal, "the mons answered something else than was asked").into());
+        };
+        let mut map_epoch = result.epoch;
+        if request.wait && move_id != 0 {
+            let (id, to) = (SubtreeId(request.subtree), Rank(request.to));
+            let awaited = subtree::Awaited { subtree: id, to, move_id, since: result.epoch };
+            map_epoch = awaited.end(&self.0, limit).await?;
+        }
+        Ok(Response::new(mon::MoveSubtreeResponse { move_id, map_epoch: map_epoch.0 }))
     }
 
-    async fn pin_subtree(&self, _: Request<mon::PinSubtreeRequest>) -> Answer<mon::PinSubtreeResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn pin_subtree(&self, request: Request<mon::PinSubtreeRequest>) -> Answer<mon::PinSubtreeResponse> {
+        let result = self.propose(subtree::pin(request.into_inner())).await?;
+        Ok(Response::new(mon::PinSubtreeResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn spread_subtree(&self, _: Request<mon::SpreadSubtreeRequest>) -> Answer<mon::SpreadSubtreeResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn spread_subtree(&self, request: Request<mon::SpreadSubtreeRequest>) -> Answer<mon::SpreadSubtreeResponse> {
+        let result = self.propose(subtree::spread(request.into_inner())).await?;
+        Ok(Response::new(mon::SpreadSubtreeResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn drain_rank(&self, _: Request<mon::DrainRankRequest>) -> Answer<mon::DrainRankResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn drain_rank(&self, request: Request<mon::DrainRankRequest>) -> Answer<mon::DrainRankResponse> {
+        let result = self.propose(subtree::drain(request.into_inner())).await?;
+        Ok(Response::new(mon::DrainRankResponse { map_epoch: result.epoch.0 }))
     }
 
     async fn list_decisions(&self, _: Request<mon::ListDecisionsRequest>) -> Answer<mon::ListDecisionsResponse> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use pando_cluster_map::{
-    AllocateInos, ClusterMap, Command, CommandResult, CommandValue, ConfirmMember, DaemonState, EndSession,
+    AllocateInos, ClusterMap, Command, CommandResult, CommandValue, ConfirmMember, DaemonState, EndSession, RankDown,
     RegisterClient, RegisterOsd, RegisterRank,
 };
 use pando_mon_client::Daemon;
@@ -14,7 +14,7 @@ use pando_proto::mon::{self, heartbeat_request, release_lease_request};
 use pando_proto::{Epoch, Error, OsdId, Rank, Reason};
 use tonic::{Request, Response, Status};
 
-use super::watch;
+use super::{subtree, watch};
 use crate::mon::Mon;
 use crate::node::{Beat, Input};
 
@@ -132,7 +132,9 @@ impl ClusterService for Cluster {
         let incarnation = request.incarnation;
         let command = match request.daemon.ok_or_else(missing_daemon)? {
             release_lease_request::Daemon::OsdId(id) => Command::OsdDown(DaemonState { id, incarnation }),
-            release_lease_request::Daemon::Rank(id) => Command::RankDown(DaemonState { id, incarnation }),
+            release_lease_request::Daemon::Rank(id) => {
+                Command::RankDown(RankDown { id, incarnation, assignments: Vec::new() })
+            }
         };
         let map_epoch = match self.0.propose(command).await {
             Ok(result) => result.epoch.0,
@@ -205,23 +207,33 @@ impl ClusterService for Cluster {
         Ok(Response::new(mon::DemoteMemberResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn split_subtree(&self, _: Request<mon::SplitSubtreeRequest>) -> Answer<mon::SplitSubtreeResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn split_subtree(&self, request: Request<mon::SplitSubtreeRequest>) -> Answer<mon::SplitSubtreeResponse> {
+        let result = self.propose(subtree::split(request.into_inner())?).await?;
+        match result.value {
+            CommandValue::Subtree(id) => {
+                Ok(Response::new(mon::SplitSubtreeResponse { subtree: id.0, map_epoch: result.epoch.0 }))
+            }
+            _ => Err(unexpected().into()),
+        }
     }
 
-    async fn merge_subtree(&self, _: Request<mon::MergeSubtreeRequest>) -> Answer<mon::MergeSubtreeResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn merge_subtree(&self, request: Request<mon::MergeSubtreeRequest>) -> Answer<mon::MergeSubtreeResponse> {
+        let result = self.propose(subtree::merge(request.into_inner())).await?;
+        Ok(Response::new(mon::MergeSubtreeResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn commit_move(&self, _: Request<mon::CommitMoveRequest>) -> Answer<mon::CommitMoveResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn commit_move(&self, request: Request<mon::CommitMoveRequest>) -> Answer<mon::CommitMoveResponse> {
+        let result = self.propose(subtree::commit_move(request.into_inner())).await?;
+        Ok(Response::new(mon::CommitMoveResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn cancel_move(&self, _: Request<mon::CancelMoveRequest>) -> Answer<mon::CancelMoveResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn cancel_move(&self, request: Request<mon::CancelMoveRequest>) -> Answer<mon::CancelMoveResponse> {
+        let result = self.propose(subtree::cancel_move(request.into_inner())).await?;
+        Ok(Response::new(mon::CancelMoveResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn raise_routes(&self, _: Request<mon::RaiseRoutesRequest>) -> Answer<mon::RaiseRoutesResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn raise_routes(&self, request: Request<mon::RaiseRoutesRequest>) -> Answer<mon::RaiseRoutesResponse> {
+        let result = self.propose(subtree::raise_routes(request.into_inner())?).await?;
+        Ok(Response::new(mon::RaiseRoutesResponse { map_epoch: result.epoch.0 }))
     }
 }

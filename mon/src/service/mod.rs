@@ -3,6 +3,7 @@
 mod admin;
 mod cluster;
 mod raft;
+mod subtree;
 mod watch;
 
 use std::sync::Arc;

@@ -122,8 +122,11 @@ async fn only_daemons_that_nobody_needs_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let mon = TestMon::start(single(dir.path())).await;
     let (client, admin) = (mon.client(), mon.client().admin());
+    // Rank 0 sends no heartbeats here, and keeps its subtree.
+    admin.set_setting("lease_millis", "60000").await.unwrap();
+    client.register_rank(rank(1)).await.unwrap();
     let mistyped = pando_proto::mon::RegisterRankRequest { rank: 5, ..rank(1) };
-    let registered = client.register_rank(mistyped).await.unwrap();
+    let registered = client.register_rank(mistyped.clone()).await.unwrap();
     let five = Rank(5);
     let error = admin.remove_rank(five).await.unwrap_err();
     assert_eq!((error.reason, error.errno), (Reason::InUse, pando_proto::Errno::EBUSY), "{error:?}");
@@ -132,8 +135,8 @@ async fn only_daemons_that_nobody_needs_are_removed() {
     assert!(warnings.iter().any(|warning| warning.contains("`pando rank rm 5`")), "{warnings:?}");
     let epoch = admin.remove_rank(five).await.unwrap();
     assert_eq!(admin.remove_rank(five).await.unwrap(), epoch, "idempotent");
-    assert!(admin.list_ranks().await.unwrap().is_empty());
-    let again = client.register_rank(rank(1)).await.unwrap();
+    assert_eq!(admin.list_ranks().await.unwrap().len(), 1);
+    let again = client.register_rank(mistyped).await.unwrap();
     assert!(again.incarnation > registered.incarnation, "R13");
 
     let registered = client.register_osd(osd(1, 1)).await.unwrap();

@@ -1,0 +1,155 @@
+//! Requests about subtrees: the commands they stand for, and waiting for the end of a move.
+
+use std::time::Duration;
+
+use pando_cluster_map::{
+    CancelMove, ClusterMap, Command, CommitMove, DrainRank, MergeSubtree, PinSubtree, RaiseRoutes, SplitSubtree,
+    SpreadSubtree, StartMove,
+};
+use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId, mon};
+use tonic::metadata::MetadataMap;
+
+use crate::mon::Mon;
+
+/// How long a call waits for the end of a move at most.
+const MOVE_LIMIT: Duration = Duration::from_secs(60);
+/// Subtrees named in one request.
+const MAX_NAMED: usize = 4096;
+
+fn check_count(named: &[u64]) -> Result<(), Error> {
+    if named.len() > MAX_NAMED {
+        let message = format!("the request names {} subtrees: at most {MAX_NAMED}", named.len());
+        return Err(Error::new(Reason::InvalidRequest, message));
+    }
+    Ok(())
+}
+
+pub(super) fn split(request: mon::SplitSubtreeRequest) -> Result<Command, Error> {
+    check_count(&request.adopted)?;
+    Ok(Command::SplitSubtree(SplitSubtree {
+        parent: request.parent,
+        parent_epoch: request.parent_epoch,
+        root: request.root_ino,
+        parent_dir: request.parent_dir,
+        name: request.name.to_vec(),
+        path_hint: request.path_hint.to_vec(),
+        adopted: request.adopted,
+    }))
+}
+
+pub(super) fn merge(request: mon::MergeSubtreeRequest) -> Command {
+    let mon::MergeSubtreeRequest { child, child_epoch, parent_epoch } = request;
+    Command::MergeSubtree(MergeSubtree { child, child_epoch, parent_epoch })
+}
+
+pub(super) fn commit_move(request: mon::CommitMoveRequest) -> Command {
+    let mon::CommitMoveRequest { subtree, from, epoch, move_id } = request;
+    Command::CommitMove(CommitMove { subtree, from, epoch, move_id })
+}
+
+pub(super) fn cancel_move(request: mon::CancelMoveRequest) -> Command {
+    Command::CancelMove(CancelMove { subtree: request.subtree, move_id: request.move_id })
+}
+
+pub(super) fn raise_routes(request: mon::RaiseRoutesRequest) -> Result<Command, Error> {
+    check_count(&request.subtrees)?;
+    Ok(Command::RaiseRoutes(RaiseRoutes { subtrees: request.subtrees }))
+}
+
+pub(super) fn start_move(request: mon::MoveSubtreeRequest) -> Command {
+    Command::StartMove(StartMove { subtree: request.subtree, to: request.to })
+}
+
+pub(super) fn pin(request: mon::PinSubtreeRequest) -> Command {
+    Command::PinSubtree(PinSubtree { subtree: request.subtree, rank: request.rank })
+}
+
+pub(super) fn spread(request: mon::SpreadSubtreeRequest) -> Command {
+    Command::SpreadSubtree(SpreadSubtree { subtree: request.subtree, spread: request.spread })
+}
+
+pub(super) fn drain(request: mon::DrainRankRequest) -> Command {
+    Command::DrainRank(DrainRank { rank: request.rank, draining: request.draining })
+}
+
+/// A move whose end somebody waits for.
+pub(super) struct Awaited {
+    pub(super) subtree: SubtreeId,
+    pub(super) to: Rank,
+    pub(super) move_id: u64,
+    /// Of the map in which it began.
+    pub(super) since: Epoch,
+}
+
+impl Awaited {
+    /// The end, as a map shows it; `None` while the move is under way.
+    fn outcome(&self, map: &ClusterMap) -> Option<Result<Epoch, Error>> {
+        let Some(subtree) = map.subtrees.get(&self.subtree) else {
+            let message = format!("the move was given up, and {} is part of its parent by now", self.subtree);
+            return Some(Err(Error::new(Reason::UnknownId, message)));
+        };
+        if subtree.last_move == self.move_id || subtree.owner == self.to {
+            return Some(Ok(map.epoch));
+        }
+        if subtree.move_id == self.move_id {
+            return None;
+        }
+        let message = format!("the move was given up: {} is at {}", self.subtree, subtree.owner);
+        Some(Err(Error::new(Reason::StaleEpoch, message).with_epoch(subtree.epoch.0)))
+    }
+
+    /// Waits for the end, not longer than the caller does.
+    pub(super) async fn end(&self, mon: &Mon, limit: Duration) -> Result<Epoch, Error> {
+        let mut map = mon.map.clone();
+        let waited = async {
+            mon.map_at(self.since).await?;
+            loop {
+                if let Some(outcome) = self.outcome(&map.borrow_and_update()) {
+                    return outcome;
+                }
+                map.changed().await.map_err(|_| Error::new(Reason::Unavailable, "this mon is stopping"))?;
+            }
+        };
+        tokio::time::timeout(limit, waited).await.unwrap_or_else(|_| {
+            let message = format!("{} is still on its way to {}", self.subtree, self.to);
+            Err(Error::new(Reason::Timeout, message))
+        })
+    }
+}
+
+/// The caller's deadline, as gRPC says it, or the limit of this service.
+pub(super) fn limit(metadata: &MetadataMap) -> Duration {
+    let text = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (digits, unit) = text.split_at_checked(text.len().saturating_sub(1)).unwrap_or_default();
+    let number = digits.parse::<u64>().ok().filter(|_| digits.len() <= 8);
+    let given = number.and_then(|number| match unit {
+        "H" => Some(Duration::from_secs(number * 3600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    });
+    given.unwrap_or(MOVE_LIMIT).min(MOVE_LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_waits_less_is_answered_sooner() {
+        let limit_of = |text: &str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", text.parse().unwrap());
+            limit(&metadata)
+        };
+        assert_eq!(limit_of("1500m"), Duration::from_millis(1500));
+        assert_eq!(limit_of("2S"), Duration::from_secs(2));
+        for longer in ["99999999H", "123456789S", "", "S", "5", "-1S", "x"] {
+            assert_eq!(limit_of(longer), MOVE_LIMIT, "{longer}");
+        }
+        assert_eq!(limit(&MetadataMap::new()), MOVE_LIMIT);
+    }
+}
