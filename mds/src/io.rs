@@ -2,13 +2,20 @@
 //! the mons. Tests put memory behind them.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use pando_mon_client::MonClient;
+use pando_mon_client::{MonClient, MoveOutcome};
 use pando_osd_client::{ObjectClient, RecordClient};
+use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
+use pando_proto::mds::{AwaitMapRequest, ImportFrame, ImportResponse};
+use pando_proto::mon::{CommitMoveRequest, MergeSubtreeRequest, SplitSubtreeRequest};
 use pando_proto::osd::{CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
-use pando_proto::{ClientId, Epoch, Error, Ino, Rank, ShardId, SubtreeId};
+use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, Rank, Reason, ShardId, SubtreeId};
+use pando_rpc::Net;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 /// Something under way on the rank's own thread.
 pub type Io<T> = LocalBoxFuture<'static, Result<T, Error>>;
@@ -44,9 +51,27 @@ pub trait Mons {
     fn usage(&self) -> Io<(u64, u64)>;
     /// Evicts a session.
     fn evict(&self, client: ClientId) -> Io<()>;
+    /// A directory becomes a subtree: its id, and the map's epoch (R11).
+    fn split(&self, request: SplitSubtreeRequest) -> Io<(SubtreeId, Epoch)>;
+    /// A subtree becomes part of its parent (R11).
+    fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch>;
+    /// A subtree is handed over (R12).
+    fn commit_move(&self, request: CommitMoveRequest) -> Io<Epoch>;
+    /// It is not handed over (R12).
+    fn cancel_move(&self, subtree: SubtreeId, move_id: u64) -> Io<Epoch>;
+    /// The way to subtrees changes; the map that says so (R16).
+    fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch>;
 }
 
-/// All three.
+/// Other ranks.
+pub trait Peers {
+    /// Sends a copy of a cache; ends when the last frame was taken, or the copy refused.
+    fn import(&self, address: String, frames: mpsc::Receiver<ImportFrame>) -> Io<ImportResponse>;
+    /// Ends when the rank has this map.
+    fn await_map(&self, address: String, epoch: Epoch) -> Io<()>;
+}
+
+/// All of them.
 #[derive(Clone)]
 pub struct Outside {
     /// The metadata pool.
@@ -55,6 +80,8 @@ pub struct Outside {
     pub objects: Rc<dyn Objects>,
     /// The mons.
     pub mons: Rc<dyn Mons>,
+    /// Other ranks.
+    pub peers: Rc<dyn Peers>,
 }
 
 impl Records for RecordClient {
@@ -115,5 +142,65 @@ impl Mons for RankMons {
     fn evict(&self, client_id: ClientId) -> Io<()> {
         let client = self.client.clone();
         Box::pin(async move { client.end_session(client_id, true).await.map(|_| ()) })
+    }
+
+    fn split(&self, request: SplitSubtreeRequest) -> Io<(SubtreeId, Epoch)> {
+        let client = self.client.clone();
+        Box::pin(async move { client.split_subtree(request).await })
+    }
+
+    fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch> {
+        let client = self.client.clone();
+        Box::pin(async move {
+            let (child, child_epoch, parent_epoch) = (request.child, request.child_epoch, request.parent_epoch);
+            client.merge_subtree(SubtreeId(child), Epoch(child_epoch), Epoch(parent_epoch)).await
+        })
+    }
+
+    fn commit_move(&self, request: CommitMoveRequest) -> Io<Epoch> {
+        let client = self.client.clone();
+        Box::pin(async move {
+            let (subtree, from) = (SubtreeId(request.subtree), Rank(request.from));
+            match client.commit_move(subtree, from, Epoch(request.epoch), request.move_id).await {
+                MoveOutcome::Done(epoch) => Ok(epoch),
+                MoveOutcome::Refused(error) => Err(Error { reason: Reason::StaleEpoch, ..error }),
+                MoveOutcome::Unknown(error) => Err(Error { reason: Reason::Unavailable, ..error }),
+            }
+        })
+    }
+
+    fn cancel_move(&self, subtree: SubtreeId, move_id: u64) -> Io<Epoch> {
+        let client = self.client.clone();
+        Box::pin(async move { client.cancel_move(subtree, move_id).await })
+    }
+
+    fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch> {
+        let client = self.client.clone();
+        Box::pin(async move { client.raise_routes(subtrees).await })
+    }
+}
+
+/// Other ranks, by connections that are made when they are needed.
+pub(crate) struct RankPeers {
+    pub net: Arc<dyn Net>,
+}
+
+impl Peers for RankPeers {
+    fn import(&self, address: String, frames: mpsc::Receiver<ImportFrame>) -> Io<ImportResponse> {
+        let net = Arc::clone(&self.net);
+        Box::pin(async move {
+            let channel = pando_rpc::channel(&net, &address)?;
+            let mut service = SubtreeServiceClient::new(channel).max_encoding_message_size(MAX_MESSAGE_BYTES);
+            Ok(service.import(ReceiverStream::new(frames)).await?.into_inner())
+        })
+    }
+
+    fn await_map(&self, address: String, epoch: Epoch) -> Io<()> {
+        let net = Arc::clone(&self.net);
+        Box::pin(async move {
+            let mut service = SubtreeServiceClient::new(pando_rpc::channel(&net, &address)?);
+            service.await_map(AwaitMapRequest { map_epoch: epoch.0 }).await?;
+            Ok(())
+        })
     }
 }

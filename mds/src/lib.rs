@@ -3,9 +3,12 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`rank`] | the life of a rank: registration, lease, taking over and losing subtrees |
+//! | `owner`, `moving` | the task that looks after a subtree; its splits, merges and moves (R11, R12) |
 //! | `takeover` | fences, redo records, what a new owner loads (R3, R5) |
 //! | `subtree` | the actor that owns a subtree: turns, fetches, commits, held replies, spill, purge |
 //! | `session`, `stream`, `unary` | clients: sessions, the stream of operations, unary methods |
+//! | `administration` | what administrators and other ranks ask |
+//! | `memory` | one budget for the caches of all subtrees |
 //! | [`io`] | records, objects and mons behind small traits |
 //!
 //! What an operation means is decided in `pando-mds-core`; nothing here knows.
@@ -16,8 +19,12 @@
 
 #![forbid(unsafe_code)]
 
+mod administration;
 pub mod config;
 pub mod io;
+mod memory;
+mod moving;
+mod owner;
 pub mod rank;
 mod session;
 mod stream;

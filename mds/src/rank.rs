@@ -1,6 +1,7 @@
 //! The life of a rank: it registers, keeps its lease, takes its subtrees over
 //! and loses them, and ends.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
@@ -12,21 +13,22 @@ use pando_cluster_map::{ClusterMap, settings};
 use pando_mds_core::api::CacheUsage;
 use pando_mon_client::{Daemon, MapWatch, MonClient};
 use pando_osd_client::{ObjectClient, RecordClient};
-use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::OperationResult;
 use pando_proto::mon::RegisterRankRequest;
-use pando_proto::{ClientId, Error, Rank, Reason};
+use pando_proto::{ClientId, Error, Rank, Reason, SubtreeId};
 use pando_rpc::{Clock, Env, Lease, Listener, Shutdown};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::Config;
-use crate::io::{Outside, RankMons};
+use crate::io::{Outside, RankMons, RankPeers};
+use crate::memory::Memory;
+use crate::moving::Imports;
+use crate::owner::{Control, own_all};
 use crate::session::{RANK_SESSION, Sessions};
-use crate::subtree::{self, Ended, MapChanged, Stop, Subtree, error_result, redirect};
-use crate::takeover::{Ownership, take_over};
+use crate::subtree::{Subtree, error_result, redirect};
 
-/// Wait before a takeover is tried again.
+/// When to come again while a subtree is served nowhere.
 const RETRY: Duration = Duration::from_millis(100);
 /// How often silent sessions are looked for.
 const SWEEP: Duration = Duration::from_secs(2);
@@ -85,58 +87,67 @@ pub(crate) struct Shared {
     /// Replies that wait to be sent, on all connections.
     pub queued_bytes: Arc<AtomicUsize>,
     pub shutdown: Shutdown,
-    /// How often the subtree was opened anew by this process; written under the lock of `subtree`.
-    pub reopened: watch::Sender<u64>,
-    subtree: Mutex<Option<Addr<Subtree>>>,
+    /// Memory of all caches, for imports.
+    pub cache_bytes: u64,
+    pub imports: Imports,
+    served: Mutex<BTreeMap<SubtreeId, Served>>,
 }
 
-/// In the incarnation that a client is told, the times that the subtree was opened anew stand above these bits.
-const REOPENED_SHIFT: u32 = 40;
+/// A subtree that this rank serves.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub address: Addr<Subtree>,
+    /// To the task that looks after it.
+    pub control: mpsc::Sender<Control>,
+}
 
 impl Shared {
-    /// The actor of the root subtree, if this rank serves it now.
-    pub fn subtree(&self) -> Option<Addr<Subtree>> {
-        self.lock().clone()
+    /// A subtree, if this rank serves it now.
+    pub fn served(&self, subtree: SubtreeId) -> Option<Served> {
+        self.lock().get(&subtree).cloned()
     }
 
-    /// The same for a stream of the time when the subtree had been opened anew so often.
-    ///
-    /// Errors: it was opened again since, and knows nothing of that stream's handles.
-    pub fn subtree_for(&self, reopened: u64) -> Result<Option<Addr<Subtree>>, Error> {
-        let subtree = self.lock();
-        if *self.reopened.borrow() != reopened {
-            return Err(Error::new(Reason::Unavailable, "the subtree was opened anew: connect again"));
-        }
-        Ok(subtree.clone())
+    /// All that it serves.
+    pub fn all_served(&self) -> Vec<(SubtreeId, Served)> {
+        self.lock().iter().map(|(subtree, served)| (*subtree, served.clone())).collect()
     }
 
-    /// What clients are told as the incarnation: a number that changes whenever handles are lost.
-    pub fn incarnation_for(&self, reopened: u64) -> u64 {
-        self.incarnation | (reopened << REOPENED_SHIFT)
+    pub fn serves_nothing(&self) -> bool {
+        self.lock().is_empty()
     }
 
-    /// An actor serves from now on. The handles of one before it are lost: streams of that time end, so that their
-    /// clients come again and reclaim (R19).
-    fn serve_by(&self, address: &Addr<Subtree>, first: bool) {
-        let mut subtree = self.lock();
-        *subtree = Some(address.clone());
-        if !first {
-            self.reopened.send_modify(|reopened| *reopened += 1);
-        }
+    /// From now on its requests go there; `None`: nowhere.
+    pub(crate) fn serve(&self, subtree: SubtreeId, served: Option<Served>) {
+        match served {
+            Some(served) => self.lock().insert(subtree, served),
+            None => self.lock().remove(&subtree),
+        };
     }
 
-    /// What to answer while it does not: who does, as far as the map knows, or when to come again.
-    pub fn absent(&self) -> OperationResult {
-        redirect(&self.map.current(), self.rank).unwrap_or_else(|| {
-            let mut error = Error::new(Reason::Unavailable, "this rank is taking the subtree over").retry_after(RETRY);
+    /// What to answer while this rank does not serve a subtree: who does, as far as the map knows, or when to come
+    /// again.
+    pub fn absent(&self, subtree: SubtreeId) -> OperationResult {
+        let map = self.map.current();
+        redirect(&map, subtree, self.rank).unwrap_or_else(|| {
+            let mut error = match map.subtrees.get(&subtree) {
+                Some(found) if found.owner == self.rank => {
+                    Error::new(Reason::Unavailable, "this rank is taking the subtree over").retry_after(RETRY)
+                }
+                Some(found) => {
+                    let message = format!("{subtree} waits for {}, which is down", found.owner);
+                    Error::new(Reason::Unavailable, message).retry_after(RETRY)
+                }
+                None => Error::new(Reason::NotOwner, format!("there is no {subtree} in map {}", map.epoch))
+                    .retry_after(RETRY),
+            };
             error.rank = Some(self.rank.0);
             error_result(&error)
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Addr<Subtree>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SubtreeId, Served>> {
         // Nothing that can panic runs under the lock.
-        self.subtree.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -167,6 +178,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         records: Rc::new(RecordClient::new(Arc::clone(&env.net), watch.clone())),
         objects: Rc::new(ObjectClient::new(Arc::clone(&env.net), watch.clone(), session)),
         mons: Rc::new(RankMons { client: mons.clone(), rank, incarnation }),
+        peers: Rc::new(RankPeers { net: Arc::clone(&env.net) }),
     };
     let parts =
         Parts { rank, incarnation, map: watch, lease: Arc::clone(&lease), outside, cache_bytes: config.cache_bytes };
@@ -210,12 +222,16 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
         sessions: Sessions::default(),
         queued_bytes: Arc::default(),
         shutdown: env.shutdown.clone(),
-        reopened: watch::Sender::new(0),
-        subtree: Mutex::new(None),
+        cache_bytes: parts.cache_bytes,
+        imports: Imports::default(),
+        served: Mutex::default(),
     });
-    let (sender, usage) = watch::channel(CacheUsage::default());
+    let (memory, usage) = Memory::new(parts.cache_bytes);
     let routes = pando_rpc::standard_routes("pando.mds.v1").await;
-    let routes = routes.add_service(crate::stream::service(&shared)).add_service(crate::unary::service(&shared));
+    let routes = routes
+        .add_service(crate::stream::service(&shared))
+        .add_service(crate::unary::service(&shared))
+        .add_service(crate::administration::service(&shared));
     let shutdown = env.shutdown.clone();
     let serving = tokio::task::spawn_local(async move {
         if let Err(error) = pando_rpc::serve(listener, routes, shutdown).await {
@@ -223,107 +239,8 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
         }
     });
     let sweeping = tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone()));
-    let owning = tokio::task::spawn_local(own(shared, parts, sender));
+    let owning = tokio::task::spawn_local(own_all(shared, parts, memory));
     Handle { address, usage, tasks: vec![serving, sweeping, owning] }
-}
-
-/// Takes the subtree over whenever the map says that it is ours, until the rank stops.
-async fn own(shared: Arc<Shared>, parts: Parts, usage: watch::Sender<CacheUsage>) {
-    let mut map = parts.map.clone();
-    let mut before: Option<(Ownership, Ended)> = None;
-    while !shared.shutdown.is_stopping() {
-        let current = map.current();
-        let owned = ownership(&current, parts.rank, parts.incarnation).filter(|_| parts.lease.is_valid());
-        let Some(own) = owned else {
-            tokio::select! {
-                _ = map.changed() => {}
-                () = tokio::time::sleep(RETRY) => {}
-                () = shared.shutdown.stopped() => return,
-            }
-            continue;
-        };
-        // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
-        let next_batch = before.filter(|(former, _)| *former == own).map_or(0, |(_, ended)| ended.next_batch);
-        let records = Rc::clone(&parts.outside.records);
-        let taking = take_over(records, own, &current, shared.clock.wall_nanos(), next_batch);
-        let opened = tokio::select! {
-            opened = taking => opened,
-            () = superseded(parts.map.clone(), &parts, own) => continue,
-            () = shared.shutdown.stopped() => return,
-        };
-        match opened {
-            Ok(opened) => {
-                tracing::info!(subtree = %own.subtree, epoch = %own.epoch, shards = opened.listed.len(), "a subtree is served");
-                let launch = subtree::Parts {
-                    own,
-                    rank: parts.rank,
-                    outside: parts.outside.clone(),
-                    clock: Arc::clone(&shared.clock),
-                    lease: Arc::clone(&parts.lease),
-                    // The sessions of this map were known at the takeover (R19); newer maps follow at once.
-                    map: Arc::clone(&current),
-                    cache_bytes: parts.cache_bytes,
-                    usage: usage.clone(),
-                };
-                let (address, ended) = Subtree::launch(launch, opened);
-                shared.serve_by(&address, before.is_none());
-                let ended = attend(&shared, &parts, own, &address, ended).await;
-                before = Some((own, ended.unwrap_or(Ended { next_batch })));
-                *shared.lock() = None;
-            }
-            Err(error) => {
-                tracing::warn!(subtree = %own.subtree, epoch = %own.epoch, %error, "taking over failed; it is tried again");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    }
-}
-
-/// What the map says this incarnation owns.
-fn ownership(map: &ClusterMap, rank: Rank, incarnation: u64) -> Option<Ownership> {
-    let ours = map.ranks.get(&rank).is_some_and(|info| info.incarnation == incarnation);
-    let root = map.root_subtree().filter(|root| ours && root.owner == rank)?;
-    Some(Ownership { subtree: ROOT_SUBTREE, epoch: root.epoch, root: root.root })
-}
-
-/// Ends when the map gives the subtree to somebody else, or to us anew.
-async fn superseded(mut map: MapWatch, parts: &Parts, own: Ownership) {
-    while ownership(&map.current(), parts.rank, parts.incarnation) == Some(own) {
-        map.changed().await;
-    }
-}
-
-/// Hands maps to the actor until it ends, or has to.
-async fn attend(
-    shared: &Shared,
-    parts: &Parts,
-    own: Ownership,
-    address: &Addr<Subtree>,
-    mut ended: tokio::sync::oneshot::Receiver<Ended>,
-) -> Option<Ended> {
-    let mut map = parts.map.clone();
-    loop {
-        let current = map.current();
-        let reason = if shared.shutdown.is_stopping() {
-            Some(Error::new(Reason::Unavailable, "this rank is stopping"))
-        } else if ownership(&current, parts.rank, parts.incarnation) != Some(own) {
-            Some(Error::new(Reason::NotOwner, "the subtree has another owner or epoch").with_epoch(own.epoch.0))
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
-            // The newer map says where to redirect what waits.
-            let _ = address.send(MapChanged(current)).await;
-            let _ = address.send(Stop(reason)).await;
-            return ended.await.ok();
-        }
-        let _ = address.send(MapChanged(current)).await;
-        tokio::select! {
-            _ = map.changed() => {}
-            () = shared.shutdown.stopped() => {}
-            ended = &mut ended => return ended.ok(),
-        }
-    }
 }
 
 /// Evicts sessions that are silent for too long (R9); the map then tells everyone.
@@ -333,7 +250,7 @@ async fn sweep(shared: Arc<Shared>, outside: Outside) {
             () = tokio::time::sleep(SWEEP) => {}
             () = shared.shutdown.stopped() => return,
         }
-        if shared.lock().is_none() {
+        if shared.serves_nothing() {
             continue;
         }
         let map = shared.map.current();

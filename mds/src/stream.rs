@@ -7,13 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
+use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::client_frame::Frame as Incoming;
 use pando_proto::mds::server_frame::Frame as Outgoing;
 use pando_proto::mds::session_service_server::{SessionService, SessionServiceServer};
 use pando_proto::mds::{
     self, ClientFrame, Echo, Hello, KeepAlive, OperationResult, Replies, Requests, ServerFrame, Welcome,
 };
-use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, Reason};
+use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
 use pando_rpc::queue;
 use prost::Message as _;
 use tonic::{Request, Response, Status, Streaming};
@@ -85,22 +86,12 @@ async fn read(
         return Err(Error::new(Reason::InvalidRequest, "the first frame of a stream is a hello"));
     };
     let client = greet(&shared, &hello).await?;
-    let mut reopened = shared.reopened.subscribe();
-    let stream = Opened {
-        connection: Arc::new(Connection::new(client, sender, meter)),
-        reopened: *reopened.borrow_and_update(),
-    };
-    let connection = &stream.connection;
-    connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared, stream.reopened)))));
-    loop {
-        let incoming = tokio::select! {
-            incoming = next(&mut incoming) => incoming?,
-            // Replies under way still leave; then the client comes again and reclaims its handles (R19).
-            _ = reopened.changed() => None,
-        };
-        let Some(frame) = incoming else { break };
+    let connection = Arc::new(Connection::new(client, sender, meter));
+    connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared)))));
+    // Replies under way still leave when this ends.
+    while let Some(frame) = next(&mut incoming).await? {
         shared.sessions.heard(client, shared.clock.boottime());
-        take(&shared, &stream, frame).await?;
+        take(&shared, &connection, frame).await?;
         if connection.is_closed() {
             break;
         }
@@ -109,12 +100,6 @@ async fn read(
         }
     }
     Ok(())
-}
-
-/// One stream, and how often the subtree had been opened anew when it began.
-struct Opened {
-    connection: Arc<Connection>,
-    reopened: u64,
 }
 
 async fn next(incoming: &mut Streaming<ClientFrame>) -> Result<Option<Incoming>, Error> {
@@ -146,21 +131,20 @@ async fn catch_up(shared: &Shared, epoch: u64) -> Result<Arc<pando_cluster_map::
     shared.map.wait_for(Epoch(epoch), MAP_WAIT).await
 }
 
-fn welcome(shared: &Shared, reopened: u64) -> Welcome {
+fn welcome(shared: &Shared) -> Welcome {
     let map = shared.map.current();
     Welcome {
         rank: shared.rank.0,
-        incarnation: shared.incarnation_for(reopened),
+        incarnation: shared.incarnation,
         map_epoch: map.epoch.0,
         session_timeout_millis: map.setting_u64(pando_cluster_map::settings::SESSION_TIMEOUT_MILLIS),
         window: WINDOW as u32,
     }
 }
 
-async fn take(shared: &Arc<Shared>, stream: &Opened, incoming: Incoming) -> Result<(), Error> {
-    let connection = &stream.connection;
+async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Incoming) -> Result<(), Error> {
     match incoming {
-        Incoming::Requests(requests) => submit(shared, stream, requests).await,
+        Incoming::Requests(requests) => submit(shared, connection, requests).await,
         Incoming::Echo(echo) => {
             // The floor of the transport: the same frames, queue and batching as requests.
             for item in echo.items {
@@ -171,35 +155,65 @@ async fn take(shared: &Arc<Shared>, stream: &Opened, incoming: Incoming) -> Resu
             Ok(())
         }
         Incoming::KeepAlive(alive) => {
-            let requests = Requests { lowest_unanswered: alive.lowest_unanswered, ..Requests::default() };
             let answer = KeepAlive { lowest_unanswered: 0, map_epoch: shared.map.current().epoch.0 };
             connection.send(Out::Frame(frame(Outgoing::KeepAlive(answer))));
-            submit(shared, stream, requests).await
+            // What is confirmed is confirmed to all (R9).
+            for (subtree, _) in shared.all_served() {
+                hand_in(shared, connection, subtree, alive.lowest_unanswered, Vec::new()).await?;
+            }
+            Ok(())
         }
         Incoming::Hello(_) => Err(Error::new(Reason::InvalidRequest, "a second hello")),
     }
 }
 
-async fn submit(shared: &Arc<Shared>, stream: &Opened, requests: Requests) -> Result<(), Error> {
-    let connection = &stream.connection;
+async fn submit(shared: &Arc<Shared>, connection: &Arc<Connection>, requests: Requests) -> Result<(), Error> {
     if requests.map_epoch > shared.map.current().epoch.0
         && let Err(error) = catch_up(shared, requests.map_epoch).await
     {
         refuse(connection, &requests.requests, &error_result(&error));
         return Ok(());
     }
-    let Some(subtree) = shared.subtree_for(stream.reopened)? else {
-        refuse(connection, &requests.requests, &shared.absent());
+    let Requests { lowest_unanswered, requests, .. } = requests;
+    let mut rest = requests;
+    while let Some(first) = rest.first() {
+        // Most frames are for one subtree.
+        let asked = first.subtree;
+        let (these, others) = if rest.iter().all(|request| request.subtree == asked) {
+            (rest, Vec::new())
+        } else {
+            rest.into_iter().partition(|request| request.subtree == asked)
+        };
+        hand_in(shared, connection, asked_subtree(asked), lowest_unanswered, these).await?;
+        rest = others;
+    }
+    Ok(())
+}
+
+/// 0 is the root subtree.
+fn asked_subtree(subtree: u64) -> SubtreeId {
+    if subtree == 0 { ROOT_SUBTREE } else { SubtreeId(subtree) }
+}
+
+/// Gives requests to the actor of their subtree.
+async fn hand_in(
+    shared: &Arc<Shared>,
+    connection: &Arc<Connection>,
+    subtree: SubtreeId,
+    lowest_unanswered: u64,
+    requests: Vec<mds::Request>,
+) -> Result<(), Error> {
+    let Some(served) = shared.served(subtree) else {
+        refuse(connection, &requests, &shared.absent(subtree));
         return Ok(());
     };
-    let Requests { lowest_unanswered, requests, .. } = requests;
     let submit = Submit { connection: Arc::clone(connection), lowest_unanswered, requests };
-    match subtree.try_send(submit) {
+    match served.address.try_send(submit) {
         Ok(()) => Ok(()),
         // The mailbox is full: this stream waits, and so its client.
-        Err(SendError::Full(submit)) => subtree.send(submit).await.map_err(|_| moved()),
+        Err(SendError::Full(submit)) => served.address.send(submit).await.map_err(|_| moved()),
         Err(SendError::Closed(submit)) => {
-            refuse(connection, &submit.requests, &shared.absent());
+            refuse(connection, &submit.requests, &shared.absent(subtree));
             Ok(())
         }
     }

@@ -9,10 +9,12 @@ mod clients;
 mod commit;
 pub(crate) mod dedup;
 mod fetch;
+mod handover;
 mod inos;
 mod job;
 mod purge;
 mod reply;
+mod routes;
 mod spill;
 mod statfs;
 mod turn;
@@ -26,23 +28,28 @@ use actix::fut::ActorFuture;
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::Namespace;
-use pando_mds_core::api::{BatchId, CacheUsage};
+use pando_mds_core::api::BatchId;
 use pando_mds_core::pipeline::Pipeline;
+use pando_mon_client::MapWatch;
 use pando_proto::mds::{Operation, OperationResult, Request};
-use pando_proto::{ClientId, Error, Ino, Rank, ShardId};
+use pando_proto::{ClientId, Error, Ino, Rank, ShardId, SubtreeId};
 use pando_rpc::{Clock, Lease};
-use tokio::sync::{oneshot, watch};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::io::Outside;
+use crate::memory::Memory;
 use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
 pub(crate) use commit::Committed;
 use dedup::Dedup;
+pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press, Release, Thaw};
 use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
 pub(crate) use reply::{error_result, redirect};
+pub(crate) use turn::config;
 
 /// Messages that may wait in the mailbox; a stream waits when it is full.
 const MAILBOX: usize = 1024;
@@ -82,12 +89,13 @@ pub(crate) enum Event {
     Spilled(Ino, Result<(), Error>),
     Purged(Ino),
     Usage(Result<(u64, u64), Error>),
+    RoutesRaised(Result<SmallVec<[SubtreeId; 2]>, Error>),
 }
 
 macro_rules! messages {
     ($($message:ty),*) => { $(impl Message for $message { type Result = (); })* };
 }
-messages!(Submit, Call, MapChanged, Stop, Event);
+messages!(Submit, Call, MapChanged, Stop, Event, Freeze, Thaw, Release, Find, Export, Press);
 
 /// What a subtree is made of.
 pub(crate) struct Parts {
@@ -97,9 +105,14 @@ pub(crate) struct Parts {
     pub clock: Arc<dyn Clock>,
     pub lease: Arc<Lease>,
     pub map: Arc<ClusterMap>,
-    pub cache_bytes: u64,
-    /// Told the cache's use now and then.
-    pub usage: watch::Sender<CacheUsage>,
+    /// The newest one.
+    pub maps: MapWatch,
+    /// Of this process of the rank.
+    pub incarnation: u64,
+    /// Of the whole rank.
+    pub memory: Memory,
+    /// The cache with which it begins.
+    pub warm: Option<Namespace>,
 }
 
 /// See the module's text.
@@ -110,8 +123,14 @@ pub(crate) struct Subtree {
     clock: Arc<dyn Clock>,
     lease: Arc<Lease>,
     map: Arc<ClusterMap>,
-    usage: watch::Sender<CacheUsage>,
-    cache_bytes: u64,
+    maps: MapWatch,
+    incarnation: u64,
+    memory: Memory,
+    frost: handover::Frost,
+    copy: handover::Copy,
+    /// Directories that are looked for, also while nothing else runs.
+    finds: VecDeque<Job>,
+    routes: routes::Routes,
     namespace: Namespace,
     pipeline: Pipeline,
     dedup: Dedup,
@@ -231,6 +250,48 @@ impl Handler<Stop> for Subtree {
     type Result = ();
     fn handle(&mut self, Stop(error): Stop, _: &mut Self::Context) {
         self.lose(error);
+    }
+}
+
+impl Handler<Freeze> for Subtree {
+    type Result = ();
+    fn handle(&mut self, freeze: Freeze, _: &mut Self::Context) {
+        self.freeze(freeze);
+    }
+}
+
+impl Handler<Thaw> for Subtree {
+    type Result = ();
+    fn handle(&mut self, _: Thaw, _: &mut Self::Context) {
+        self.thaw();
+    }
+}
+
+impl Handler<Release> for Subtree {
+    type Result = ();
+    fn handle(&mut self, release: Release, _: &mut Self::Context) {
+        self.hand_out(release);
+    }
+}
+
+impl Handler<Find> for Subtree {
+    type Result = ();
+    fn handle(&mut self, find: Find, _: &mut Self::Context) {
+        self.find(find);
+    }
+}
+
+impl Handler<Export> for Subtree {
+    type Result = ();
+    fn handle(&mut self, export: Export, _: &mut Self::Context) {
+        self.export(export);
+    }
+}
+
+impl Handler<Press> for Subtree {
+    type Result = ();
+    fn handle(&mut self, _: Press, _: &mut Self::Context) {
+        // The turn that follows evicts.
     }
 }
 

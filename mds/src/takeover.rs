@@ -9,12 +9,13 @@ use std::rc::Rc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::future::try_join_all;
-use pando_cluster_map::ClusterMap;
+use pando_cluster_map::{ClusterMap, Lineage};
 use pando_mds_core::api::BatchId;
 use pando_mds_core::pipeline::CompletedRef;
 use pando_mds_core::pipeline::redo::{self, Position, Redo, Repair};
 use pando_mds_core::records::{FORMAT, Key};
-use pando_proto::mds::{CompletedRecord, FileKind, InodeRecord, PurgeRecord, ShardListRecord};
+use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::{CompletedRecord, FileKind, InodeRecord, OrphanRecord, PurgeRecord, ShardListRecord};
 use pando_proto::osd::{CommitOutcome, CommitRequest, RaiseFenceResponse, Record};
 use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
@@ -37,6 +38,8 @@ pub(crate) struct Ownership {
 #[derive(Default)]
 pub(crate) struct Opened {
     pub listed: BTreeSet<ShardId>,
+    /// Fenced as well, though not listed.
+    pub fenced: BTreeSet<ShardId>,
     /// Above every batch number used in this epoch.
     pub next_batch: u64,
     /// Redo records whose parts are all in their shards.
@@ -53,6 +56,8 @@ struct TakeOver {
     records: Rc<dyn Records>,
     own: Ownership,
     home: ShardId,
+    /// Fences of other subtrees, to be raised wherever ours is (R11).
+    fences: Vec<(SubtreeId, Epoch)>,
     positions: BTreeMap<ShardId, Position>,
     opened: Opened,
 }
@@ -70,11 +75,16 @@ pub(crate) async fn take_over(
 ) -> Result<Opened, Error> {
     let home = own.root.shard();
     let opened = Opened { next_batch, ..Opened::default() };
-    let mut this = TakeOver { records, own, home, positions: BTreeMap::new(), opened };
+    let fences = also_fenced(map, own);
+    let merged = merged_into(map, own.subtree);
+    let mut this = TakeOver { records, own, home, fences, positions: BTreeMap::new(), opened };
     this.raise_fences().await?;
     this.resolve().await?;
-    this.load_completed(map).await?;
-    this.load().await?;
+    this.load_completed(own.subtree, map).await?;
+    for child in &merged {
+        this.load_completed_of_merged(child, map).await?;
+    }
+    this.load(map, &merged).await?;
     this.make_root(now).await?;
     Ok(this.opened)
 }
@@ -101,7 +111,7 @@ impl TakeOver {
     }
 
     fn raise_fence(&self, shard: ShardId) -> crate::io::Io<RaiseFenceResponse> {
-        self.records.raise_fence(shard, self.own.subtree, self.own.epoch)
+        raise_all(&*self.records, shard, self.own, &self.fences)
     }
 
     fn note(&mut self, shard: ShardId, fence: RaiseFenceResponse) -> Result<(), Error> {
@@ -121,7 +131,7 @@ impl TakeOver {
     async fn resolve(&mut self) -> Result<(), Error> {
         let (from, to) = self.own_range(|subtree| Key::Redo(self.home, subtree, Epoch(0), 0));
         let mut redos = Vec::new();
-        for (shard, key, value) in self.scan_all(from, to).await? {
+        for (shard, key, value) in self.scan_all(&self.opened.listed, from, to).await? {
             if let Some(Key::Redo(_, _, epoch, batch)) = Key::decode(shard, &key) {
                 redos.push(Redo { shard, position: (epoch, batch), parts: redo::decode(&value)? });
             }
@@ -161,9 +171,30 @@ impl TakeOver {
     }
 
     /// Who was answered what (R9), in slices (R27). Sessions that have ended repeat nothing.
-    async fn load_completed(&mut self, map: &ClusterMap) -> Result<(), Error> {
-        let (from, to) = self.own_range(|subtree| Key::Completed(self.home, subtree, Epoch(0), 0));
-        for (shard, key, value) in self.scan_all(from, to).await? {
+    async fn load_completed(&mut self, subtree: SubtreeId, map: &ClusterMap) -> Result<(), Error> {
+        let (from, to) = range_of(subtree, |subtree| Key::Completed(self.home, subtree, Epoch(0), 0));
+        let found = self.scan_all(&self.opened.listed, from, to).await?;
+        self.adopt_completed(found, map).await
+    }
+
+    /// The same of a subtree that was merged into this one: in the shards that it used (R10).
+    async fn load_completed_of_merged(&mut self, child: &Lineage, map: &ClusterMap) -> Result<(), Error> {
+        let home = child.child_root.shard();
+        let key = Key::ShardList(home, child.child).encode();
+        let list = self.records.get(home, vec![key]).await?.into_iter().next().flatten();
+        let list: ShardListRecord = list.as_ref().map(redo::decode_record).transpose()?.unwrap_or_default();
+        let mut shards: BTreeSet<ShardId> = list.shards.iter().map(|shard| ShardId(*shard as u16)).collect();
+        shards.insert(home);
+        let raising = shards.iter().map(|shard| self.raise_fence(*shard));
+        try_join_all(raising).await?;
+        self.opened.fenced.extend(shards.iter().copied());
+        let (from, to) = range_of(child.child, |subtree| Key::Completed(home, subtree, Epoch(0), 0));
+        let found = self.scan_all(&shards, from, to).await?;
+        self.adopt_completed(found, map).await
+    }
+
+    async fn adopt_completed(&mut self, found: Vec<(ShardId, Bytes, Bytes)>, map: &ClusterMap) -> Result<(), Error> {
+        for (shard, key, value) in found {
             if let Some(Key::Completed(_, subtree, epoch, batch)) = Key::decode(shard, &key) {
                 let record: CompletedRecord = redo::decode_record(&value)?;
                 let reference = CompletedRef { subtree, epoch, batch: BatchId(batch) };
@@ -187,29 +218,44 @@ impl TakeOver {
         live
     }
 
-    /// What is unlinked but open, and what is to be purged.
-    async fn load(&mut self) -> Result<(), Error> {
-        for (shard, key, _) in self.scan_all(Bytes::from_static(b"o"), Bytes::from_static(b"p")).await? {
-            if let Some(Key::Orphan(ino)) = Key::decode(shard, &key) {
-                self.opened.orphans.push(ino);
+    /// What is unlinked but open, and what is to be purged. Subtrees share shards: the records say whose they are.
+    async fn load(&mut self, map: &ClusterMap, merged: &[Lineage]) -> Result<(), Error> {
+        let shards: BTreeSet<ShardId> = self.opened.listed.union(&self.opened.fenced).copied().collect();
+        let ours = |tag: u64| {
+            let tag = if tag == 0 { ROOT_SUBTREE } else { SubtreeId(tag) };
+            // What a subtree left that is no more, and that nobody may have open, anyone may clear away.
+            let left = !map.subtrees.contains_key(&tag) && !map.lineage.iter().any(|lineage| lineage.child == tag);
+            tag == self.own.subtree || left || merged.iter().any(|lineage| lineage.child == tag)
+        };
+        let (mut orphans, mut purges) = (Vec::new(), Vec::new());
+        for (shard, key, value) in self.scan_all(&shards, Bytes::from_static(b"o"), Bytes::from_static(b"p")).await? {
+            let record: OrphanRecord = redo::decode_record(&value)?;
+            if let Some(Key::Orphan(ino)) = Key::decode(shard, &key).filter(|_| ours(record.subtree)) {
+                orphans.push(ino);
             }
         }
-        for (shard, key, value) in self.scan_all(Bytes::from_static(b"p"), Bytes::from_static(b"q")).await? {
-            if let Some(Key::Purge(ino)) = Key::decode(shard, &key) {
-                self.opened.purges.push((ino, redo::decode_record(&value)?));
+        for (shard, key, value) in self.scan_all(&shards, Bytes::from_static(b"p"), Bytes::from_static(b"q")).await? {
+            let record: PurgeRecord = redo::decode_record(&value)?;
+            if let Some(Key::Purge(ino)) = Key::decode(shard, &key).filter(|_| ours(record.subtree)) {
+                purges.push((ino, record));
             }
         }
+        (self.opened.orphans, self.opened.purges) = (orphans, purges);
         Ok(())
     }
 
     fn own_range(&self, key: impl Fn(SubtreeId) -> Key) -> (Bytes, Bytes) {
-        let next = SubtreeId(self.own.subtree.0 + 1);
-        (key(self.own.subtree).encode(), key(next).encode())
+        range_of(self.own.subtree, key)
     }
 
-    /// All records of a range in all listed shards, shards in parallel.
-    async fn scan_all(&self, from: Bytes, to: Bytes) -> Result<Vec<(ShardId, Bytes, Bytes)>, Error> {
-        let scans = self.opened.listed.iter().map(|shard| scan(&self.records, *shard, from.clone(), to.clone()));
+    /// All records of a range in these shards, shards in parallel.
+    async fn scan_all(
+        &self,
+        shards: &BTreeSet<ShardId>,
+        from: Bytes,
+        to: Bytes,
+    ) -> Result<Vec<(ShardId, Bytes, Bytes)>, Error> {
+        let scans = shards.iter().map(|shard| scan(&self.records, *shard, from.clone(), to.clone()));
         Ok(try_join_all(scans).await?.into_iter().flatten().collect())
     }
 
@@ -240,6 +286,52 @@ impl TakeOver {
         let put = Record { key, value: value.freeze() };
         self.commit(self.home, batch, Repair { puts: vec![put], deletes: Vec::new() }).await
     }
+}
+
+fn range_of(subtree: SubtreeId, key: impl Fn(SubtreeId) -> Key) -> (Bytes, Bytes) {
+    (key(subtree).encode(), key(SubtreeId(subtree.0 + 1)).encode())
+}
+
+/// Fences that are raised together with that of a subtree, in each shard before its first use (R11): of what it was
+/// split from, and of what was merged into it. Nothing that these still have under way enters a shard after that.
+pub(crate) fn also_fenced(map: &ClusterMap, own: Ownership) -> Vec<(SubtreeId, Epoch)> {
+    let parent = map.subtrees.get(&own.subtree).and_then(|subtree| subtree.split_from);
+    let merged = merged_into(map, own.subtree).into_iter().map(|lineage| (lineage.child, lineage.child_fence));
+    parent.into_iter().chain(merged).collect()
+}
+
+/// Subtrees that became part of this one, directly or by way of others.
+fn merged_into(map: &ClusterMap, subtree: SubtreeId) -> Vec<Lineage> {
+    let (mut found, mut parents): (Vec<Lineage>, _) = (Vec::new(), vec![subtree]);
+    while let Some(parent) = parents.pop() {
+        for lineage in map.lineage.iter().filter(|lineage| lineage.merged && lineage.parent == parent) {
+            if found.iter().all(|known| known.child != lineage.child) {
+                found.push(lineage.clone());
+                parents.push(lineage.child);
+            }
+        }
+    }
+    found
+}
+
+/// Raises a subtree's fence in a shard, and the others that go with it.
+pub(crate) fn raise_all(
+    records: &dyn Records,
+    shard: ShardId,
+    own: Ownership,
+    fences: &[(SubtreeId, Epoch)],
+) -> crate::io::Io<RaiseFenceResponse> {
+    let raising = records.raise_fence(shard, own.subtree, own.epoch);
+    if fences.is_empty() {
+        return raising;
+    }
+    // They may stand higher already: that is as good.
+    let others: Vec<_> = fences.iter().map(|(subtree, epoch)| records.raise_fence(shard, *subtree, *epoch)).collect();
+    Box::pin(async move {
+        let (fence, others) = tokio::join!(raising, try_join_all(others));
+        others?;
+        fence
+    })
 }
 
 async fn scan(

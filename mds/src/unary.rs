@@ -4,17 +4,21 @@
 use std::sync::Arc;
 
 use actix::dev::SendError;
+use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::namespace_service_server::{NamespaceService, NamespaceServiceServer};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Outcome;
-use pando_proto::mds::{self, Operation, OperationResult};
-use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason};
+use pando_proto::mds::{self, Operation, OperationResult, Target};
+use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
+use crate::administration::{not_here, subtree_of};
 use crate::rank::Shared;
 use crate::subtree::{Call, error_result, is_read};
 
+/// Subtrees that a path may cross.
+const MAX_CROSSINGS: usize = 64;
 /// Operations in one `Batch`.
 const MAX_BATCH: usize = 4096;
 
@@ -30,28 +34,62 @@ pub(crate) fn service(shared: &Arc<Shared>) -> NamespaceServiceServer<Namespace>
 impl Namespace {
     /// Hands an operation to the actor; the receiver gets its result.
     async fn begin(&self, operation: Operation) -> Result<oneshot::Receiver<OperationResult>, Error> {
+        let subtree = first_target(&operation).map_or(ROOT_SUBTREE, |target| subtree_of(&self.0, target));
+        self.begin_in(subtree, operation).await
+    }
+
+    async fn begin_in(
+        &self,
+        subtree: SubtreeId,
+        operation: Operation,
+    ) -> Result<oneshot::Receiver<OperationResult>, Error> {
         let (reply, result) = oneshot::channel();
-        let Some(subtree) = self.0.subtree() else {
-            let _ = reply.send(self.0.absent());
+        let Some(served) = self.0.served(subtree) else {
+            let target = first_target(&operation).cloned().unwrap_or_default();
+            let owned = self.0.map.current().owner(subtree).is_some_and(|(rank, _)| rank == self.0.rank);
+            let absent =
+                if owned { self.0.absent(subtree) } else { error_result(&not_here(&self.0, subtree, &target)) };
+            let _ = reply.send(absent);
             return Ok(result);
         };
-        match subtree.try_send(Call { operation, reply }) {
+        match served.address.try_send(Call { operation, reply }) {
             Ok(()) => {}
-            Err(SendError::Full(call)) => subtree.send(call).await.map_err(|_| gone())?,
+            Err(SendError::Full(call)) => served.address.send(call).await.map_err(|_| gone())?,
             Err(SendError::Closed(_)) => return Err(gone()),
         }
         Ok(result)
     }
 
+    /// Runs an operation to its result, through all subtrees of this rank.
+    async fn run(&self, mut operation: Operation) -> Result<OperationResult, Error> {
+        let mut running = self.begin(operation.clone()).await?;
+        for _ in 0..MAX_CROSSINGS {
+            let result = running.await.map_err(|_| gone())?;
+            let Some(Outcome::Redirect(redirect)) = &result.result else { return Ok(result) };
+            let Some(crossing) = redirect.crossings.first() else {
+                let target = first_target(&operation).cloned().unwrap_or_default();
+                return Err(not_here(&self.0, SubtreeId(redirect.subtree), &target));
+            };
+            let subtree = SubtreeId(crossing.subtree);
+            for crossing in &redirect.crossings {
+                if let Some(target) = target_mut(&mut operation, crossing.target) {
+                    *target = Target { base: crossing.base, path: crossing.path.clone() };
+                }
+            }
+            let next = if redirect.crossings.iter().any(|crossing| crossing.target == 0) {
+                subtree
+            } else {
+                SubtreeId(redirect.subtree)
+            };
+            running = self.begin_in(next, operation.clone()).await?;
+        }
+        Err(Error::posix(pando_proto::Errno::ELOOP))
+    }
+
     async fn call(&self, op: Op) -> Result<Outcome, Status> {
-        let result = self.begin(Operation { op: Some(op) }).await?;
-        let result = result.await.map_err(|_| gone())?;
+        let result = self.run(Operation { op: Some(op) }).await?;
         match result.result {
             Some(Outcome::Error(status)) => Err(Error::from_rpc_status(status).to_tonic()),
-            Some(Outcome::Redirect(to)) => {
-                let message = format!("the namespace is served by rank {} at {}", to.rank, to.address);
-                Err(Error::new(Reason::NotOwner, message).with_epoch(to.subtree_epoch).to_tonic())
-            }
             Some(outcome) => Ok(outcome),
             None => Err(mismatch().to_tonic()),
         }
@@ -65,21 +103,52 @@ impl Namespace {
             let mut together = Vec::new();
             while let Some(operation) = operations.next_if(|next| together.is_empty() || is_read(next)) {
                 let alone = !is_read(&operation);
-                together.push(self.begin(operation).await);
+                together.push(self.run(operation));
                 if alone {
                     break;
                 }
             }
-            for begun in together {
-                let result = match begun {
-                    Ok(result) => result.await.map_err(|_| gone()),
-                    Err(error) => Err(error),
-                };
-                results.push(result.unwrap_or_else(|error| error_result(&error)));
-            }
+            let ended = futures_util::future::join_all(together).await;
+            results.extend(ended.into_iter().map(|result| result.unwrap_or_else(|error| error_result(&error))));
         }
         results
     }
+}
+
+macro_rules! targets {
+    ($operation:expr, $as:ident) => {
+        match $operation {
+            Op::Stat(r) => (r.target.$as(), None),
+            Op::SetAttr(r) => (r.target.$as(), None),
+            Op::Access(r) => (r.target.$as(), None),
+            Op::Open(r) => (r.target.$as(), None),
+            Op::ReadFile(r) => (r.target.$as(), None),
+            Op::WriteFile(r) => (r.target.$as(), None),
+            Op::Mkdir(r) => (r.target.$as(), None),
+            Op::Unlink(r) => (r.target.$as(), None),
+            Op::Rmdir(r) => (r.target.$as(), None),
+            Op::Rename(r) => (r.from.$as(), r.to.$as()),
+            Op::Link(r) => (r.existing.$as(), r.link.$as()),
+            Op::Symlink(r) => (r.target.$as(), None),
+            Op::Readlink(r) => (r.target.$as(), None),
+            Op::Readdir(r) => (r.target.$as(), None),
+            Op::GetXattr(r) => (r.target.$as(), None),
+            Op::SetXattr(r) => (r.target.$as(), None),
+            Op::ListXattr(r) => (r.target.$as(), None),
+            Op::RemoveXattr(r) => (r.target.$as(), None),
+            _ => (None, None),
+        }
+    };
+}
+
+fn first_target(operation: &Operation) -> Option<&Target> {
+    let (first, _): (Option<&Target>, Option<&Target>) = targets!(operation.op.as_ref()?, as_ref);
+    first
+}
+
+fn target_mut(operation: &mut Operation, index: u32) -> Option<&mut Target> {
+    let (first, second): (Option<&mut Target>, Option<&mut Target>) = targets!(operation.op.as_mut()?, as_mut);
+    if index == 0 { first } else { second }
 }
 
 fn gone() -> Error {

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod below;
 mod busy;
 mod cache;
 mod config;

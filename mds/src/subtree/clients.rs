@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
+use pando_mds_core::Tree;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{Operation, OperationResult, Request};
 use pando_proto::{ClientId, Error, Reason};
@@ -14,6 +15,7 @@ use super::job::{Job, To, Work};
 use super::reply::error_result;
 use super::turn::overloaded;
 use super::{Call, Submit, Subtree};
+use crate::owner::ownership;
 use crate::session::{Connection, stale_session};
 
 /// A session of the time before the takeover.
@@ -60,10 +62,11 @@ impl Subtree {
             let result = error_result(&self.signed(error));
             return self.answer(to, id, result);
         }
+        let ways = [request.route, request.second_route];
         let operation = request.operation.unwrap_or_default();
         self.reclaim_begins(client, &operation);
         let job = self.new_job(Work::Operation(operation), client, id, to);
-        self.enqueue(Job { perhaps_copy, ..job });
+        self.enqueue(Job { perhaps_copy, ways, ..job });
     }
 
     /// Answers a request that is not to be run.
@@ -88,11 +91,12 @@ impl Subtree {
             return None;
         }
         if !job.perhaps_copy || job.tracked {
-            return Some(job);
+            return self.by_a_way_that_stands(job);
         }
         match self.dedup.judge(job.client, job.request, connection) {
-            Verdict::Run | Verdict::RunIfNew => Some(job),
+            Verdict::Run | Verdict::RunIfNew => self.by_a_way_that_stands(job),
             verdict => {
+                self.route_change_over(job.id);
                 self.reclaim_ended(&job);
                 self.job_bytes -= job.bytes;
                 self.tell(verdict, job.to, job.request);
@@ -101,13 +105,27 @@ impl Subtree {
         }
     }
 
+    /// R16: an operation whose client came by a way that has changed since is not run. Asked after dedup: what was
+    /// done stays done (R10).
+    fn by_a_way_that_stands(&mut self, job: Job) -> Option<Job> {
+        if job.ways == [0, 0] {
+            return Some(job);
+        }
+        let route = self.map.subtrees.get(&self.own.subtree).map_or(0, |subtree| subtree.route);
+        let second_is_here =
+            matches!(&job.work, Work::Operation(operation) if second_base(operation) == self.own.root.0);
+        let stale = |way: u64| way != 0 && way != route;
+        if stale(job.ways[0]) || (second_is_here && stale(job.ways[1])) {
+            let message = "the way to this subtree has changed: resolve the path from the root again";
+            self.fail(job, Error::new(Reason::StaleRoute, message));
+            return None;
+        }
+        Some(job)
+    }
+
     fn check(&self, request: &Request) -> Result<(), Error> {
         if request.id == 0 {
             return Err(Error::new(Reason::InvalidRequest, "request numbers start at 1"));
-        }
-        if request.subtree != 0 && request.subtree != self.own.subtree.0 {
-            let message = format!("subtree {} is not served here", request.subtree);
-            return Err(Error::new(Reason::NotOwner, message).with_epoch(self.own.epoch.0));
         }
         Ok(())
     }
@@ -185,11 +203,35 @@ impl Subtree {
         self.runnable.push_back(job);
     }
 
+    /// Tells the namespace where it ends.
+    pub(super) fn learn_map(&mut self) {
+        let own = self.own.subtree;
+        let others = self.map.subtrees.iter().filter(|(id, _)| **id != own);
+        let parent = self.map.subtrees.get(&own).and_then(|subtree| subtree.parent.zip(subtree.parent_dir));
+        let children = others.clone().filter(|(_, other)| other.parent == Some(own));
+        self.namespace.set_tree(Tree {
+            subtree: own,
+            parent,
+            children: children.filter_map(|(id, child)| Some((*id, child.parent_dir?))).collect(),
+            roots: others.map(|(id, other)| (other.root, *id)).collect(),
+        });
+    }
+
+    /// R13: a newer map than the one that the actor was handed may have given the subtree away.
+    pub(super) fn is_still_ours(&self) -> bool {
+        let newest = self.maps.current();
+        newest.epoch <= self.map.epoch
+            || ownership(&newest, self.own.subtree, self.rank, self.incarnation) == Some(self.own)
+    }
+
     pub(super) fn map_changed(&mut self, map: Arc<ClusterMap>) {
         if map.epoch <= self.map.epoch {
             return;
         }
-        self.map = map;
+        let before = std::mem::replace(&mut self.map, map);
+        if !same_tree(&before, &self.map) {
+            self.learn_map();
+        }
         self.namespace.set_inline_limit(self.map.inline_limit());
         self.namespace.set_spread_shards(self.map.spread_shards());
         self.namespace.set_object_size(self.map.object_size());
@@ -209,12 +251,30 @@ impl Subtree {
     }
 }
 
-/// Whether a frame shows that its session has no more handles to reclaim (R19): by an operation of another kind, or
-/// by an empty reclaim. A keep-alive shows nothing: its sender may be about to begin.
+/// Whether the subtrees lie to each other as before.
+fn same_tree(one: &ClusterMap, other: &ClusterMap) -> bool {
+    let place = |map: &ClusterMap| -> Vec<_> {
+        map.subtrees.iter().map(|(id, subtree)| (*id, subtree.root, subtree.parent, subtree.parent_dir)).collect()
+    };
+    one.subtrees.len() == other.subtrees.len() && place(one) == place(other)
+}
+
+/// Where the second target of an operation begins.
+fn second_base(operation: &Operation) -> u64 {
+    let target = match &operation.op {
+        Some(Op::Rename(request)) => request.to.as_ref(),
+        Some(Op::Link(request)) => request.link.as_ref(),
+        _ => None,
+    };
+    target.map_or(0, |target| target.base)
+}
+
+/// Whether a frame shows that its session has no more handles to reclaim (R19): by an empty reclaim. Nothing else
+/// shows it: operations without handles do not wait for reclaims.
 fn ends_reclaiming(requests: &[Request]) -> bool {
     requests.iter().any(|request| match &request.operation {
         Some(Operation { op: Some(Op::Reclaim(reclaim)) }) => reclaim.handles.is_empty(),
-        _ => true,
+        _ => false,
     })
 }
 

@@ -7,6 +7,8 @@ use pando_proto::mds::{Completed, OperationResult, PurgeRecord};
 use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse};
 use pando_proto::{Error, Ino, Reason, ShardId};
 
+use crate::takeover::{also_fenced, raise_all};
+
 use super::fetch::lost_fence;
 use super::job::{Job, To};
 use super::reply::{Remember, encode};
@@ -106,7 +108,7 @@ impl Subtree {
     /// Raises the fences that the pipeline or a fetch asked for (R3).
     pub(super) fn raise_fences(&mut self) {
         for shard in self.pipeline.take_fences_wanted() {
-            let raising = self.outside.records.raise_fence(shard, self.own.subtree, self.own.epoch);
+            let raising = raise_all(&*self.outside.records, shard, self.own, &also_fenced(&self.map, self.own));
             self.spawn(async move { Event::Fenced(shard, raising.await.map(|fence| fence.fence_epoch)) });
         }
     }

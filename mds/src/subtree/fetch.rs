@@ -9,7 +9,7 @@ use pando_proto::{Error, Reason, ShardId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::job::Job;
+use super::job::{Job, Work};
 use super::turn::overloaded;
 use super::{Event, Subtree};
 use crate::io::Page;
@@ -49,13 +49,16 @@ pub(super) struct Fetching {
 impl Subtree {
     /// Operations that wait for something.
     pub(super) fn parked(&self) -> usize {
-        self.fetching.parked.len() + self.blocked.values().map(Vec::len).sum::<usize>() + self.inos.waiting()
+        self.fetching.parked.len()
+            + self.blocked.values().map(Vec::len).sum::<usize>()
+            + self.inos.waiting()
+            + self.routes.waiting()
     }
 
     /// Parks a job until its records are here.
     pub(super) fn fetch(&mut self, mut job: Job, fetches: SmallVec<[Fetch; 2]>) {
         let pinned = self.namespace.usage().pinned_bytes;
-        if self.fetching.parked.len() >= MAX_PARKED || (job.rounds == 1 && pinned > self.cache_bytes / 2) {
+        if self.fetching.parked.len() >= MAX_PARKED || (job.rounds == 1 && pinned > self.memory.budget() / 2) {
             return self.fail(job, overloaded("too many operations wait for records"));
         }
         self.track(&mut job);
@@ -159,6 +162,7 @@ impl Subtree {
         let Some(Parked { job, .. }) = self.fetching.parked.remove(&waiter) else { return };
         match failed {
             Some(error) => self.fail(job, error.clone()),
+            None if matches!(job.work, Work::Find(_)) => self.finds.push_back(job),
             None => self.runnable.push_back(job),
         }
     }
@@ -171,6 +175,8 @@ impl Subtree {
         jobs.extend(self.inos.take_waiting());
         jobs.extend(self.statfs.take_waiting());
         jobs.extend(self.spills.take_waiting());
+        jobs.extend(self.routes.take_waiting());
+        jobs.extend(self.finds.drain(..));
         jobs
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use pando_proto::mds::operation::Op;
-use pando_proto::mds::{Operation, OperationResult};
-use pando_proto::{ClientId, Epoch, Ino};
+use pando_proto::mds::{Operation, OperationResult, Target};
+use pando_proto::{ClientId, Epoch, Error, Ino, SubtreeId};
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::handover::Found;
 use crate::session::Connection;
 
 /// What is to be done.
@@ -15,12 +17,15 @@ pub(super) enum Work {
     Operation(Operation),
     /// Give up an unlinked inode that nobody has open any more.
     Reap(Ino),
+    /// Which directory a person means.
+    Find(Target),
 }
 
 /// Who gets the reply.
 pub(super) enum To {
     Stream(Arc<Connection>),
     Unary(oneshot::Sender<OperationResult>),
+    Finder(oneshot::Sender<Result<Found, Error>>),
     Nobody,
 }
 
@@ -43,6 +48,10 @@ pub(super) struct Job {
     pub seen: Epoch,
     /// Bytes of data that it carries.
     pub bytes: usize,
+    /// Versions of the ways by which the client came to its targets (R16); 0: it did not come by one.
+    pub ways: [u64; 2],
+    /// Subtrees whose routes were raised for it.
+    pub routes: SmallVec<[SubtreeId; 2]>,
 }
 
 impl To {

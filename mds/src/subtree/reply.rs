@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
-use pando_mds_core::api::{BatchId, Reads};
+use pando_mds_core::api::{BatchId, Crossings, Reads};
 use pando_mds_core::pipeline::CompletedRef;
-use pando_proto::ids::ROOT_SUBTREE;
-use pando_proto::mds::{OperationResult, Redirect, operation_result};
-use pando_proto::{ClientId, Error, Ino, Rank, Reason};
+use pando_proto::mds::{Crossing, OperationResult, Redirect, operation_result};
+use pando_proto::{ClientId, Error, Ino, Rank, Reason, SubtreeId};
 use prost::Message as _;
 
 use super::Subtree;
@@ -185,7 +184,7 @@ impl Subtree {
         if self.outgoing.replies.is_empty() {
             return;
         }
-        let valid = self.lease.is_valid();
+        let valid = self.lease.is_valid() && self.is_still_ours();
         self.outgoing.bytes = 0;
         for mut ready in self.outgoing.replies.drain(..) {
             if !valid {
@@ -198,7 +197,7 @@ impl Subtree {
 
     /// Answers all that waits with `error`: the actor ends.
     pub(super) fn refuse_all(&mut self, error: &Error) {
-        let moved = redirect(&self.map, self.rank);
+        let moved = redirect(&self.map, self.own.subtree, self.rank);
         let result = moved.unwrap_or_else(|| error_result(&self.signed(error.clone())));
         let held = std::mem::take(&mut self.held);
         // Only a change of a batch that the pool refused is told why (I9: reads go on); the rest comes again. What
@@ -245,16 +244,44 @@ fn deliver(ready: Ready) {
         To::Stream(connection) => connection.reply(request, result, bytes),
         // The caller may have gone away.
         To::Unary(reply) => drop(reply.send(result)),
+        To::Finder(reply) => drop(reply.send(Err(error_of(result)))),
         To::Nobody => {}
     }
 }
 
-/// Where the root subtree is served, if the map says another rank (R14: the client fetches that map first).
-pub(crate) fn redirect(map: &ClusterMap, own: Rank) -> Option<OperationResult> {
-    let (rank, address) = map.owner(ROOT_SUBTREE).filter(|(rank, _)| *rank != own)?;
-    let subtree_epoch = map.root_subtree().map_or(0, |root| root.epoch.0);
+/// Crossings as the client is told them.
+pub(super) fn crossings_to_proto(map: &ClusterMap, crossings: &Crossings) -> Vec<Crossing> {
+    let to_proto = |crossing: &pando_mds_core::api::Crossing| {
+        let subtree = map.subtrees.get(&crossing.subtree);
+        let (rank, address) = map.owner(crossing.subtree).unwrap_or((subtree.map_or(Rank(0), |s| s.owner), ""));
+        Crossing {
+            target: crossing.target,
+            subtree: crossing.subtree.0,
+            subtree_epoch: subtree.map_or(0, |subtree| subtree.epoch.0),
+            rank: rank.0,
+            address: address.to_owned(),
+            base: crossing.base.0,
+            path: crossing.path.clone(),
+            consumed: crossing.consumed,
+            route: subtree.map_or(0, |subtree| subtree.route),
+        }
+    };
+    crossings.iter().map(to_proto).collect()
+}
+
+/// Where a subtree is served, if the map says another rank (R14: the client fetches that map first). One that was
+/// merged away is served as what it was merged into (R10).
+pub(crate) fn redirect(map: &ClusterMap, subtree: SubtreeId, own: Rank) -> Option<OperationResult> {
+    let merged = map.lineage.iter().rev().find(|lineage| lineage.merged && lineage.child == subtree);
+    if !map.subtrees.contains_key(&subtree)
+        && let Some(merged) = merged
+    {
+        return redirect(map, merged.parent, Rank(u32::MAX));
+    }
+    let (rank, address) = map.owner(subtree).filter(|(rank, _)| *rank != own)?;
+    let subtree_epoch = map.subtrees.get(&subtree).map_or(0, |subtree| subtree.epoch.0);
     let redirect = Redirect {
-        subtree: ROOT_SUBTREE.0,
+        subtree: subtree.0,
         subtree_epoch,
         rank: rank.0,
         address: address.to_owned(),
@@ -262,6 +289,14 @@ pub(crate) fn redirect(map: &ClusterMap, own: Rank) -> Option<OperationResult> {
         ..Default::default()
     };
     Some(OperationResult { result: Some(operation_result::Result::Redirect(redirect)) })
+}
+
+/// The error of a result that is none of success.
+fn error_of(result: OperationResult) -> Error {
+    match result.result {
+        Some(operation_result::Result::Error(status)) => Error::from_rpc_status(status),
+        _ => Error::new(Reason::NotOwner, "the subtree has another owner by now: ask again"),
+    }
 }
 
 pub(crate) fn error_result(error: &Error) -> OperationResult {

@@ -11,7 +11,7 @@ use pando_mds_core::pipeline::redo::decode_record;
 use pando_mds_core::records::Key;
 use pando_proto::mds::PurgeRecord;
 use pando_proto::osd::ObjectId;
-use pando_proto::{ClientId, Error, Ino, Reason};
+use pando_proto::{Error, Ino, Reason};
 
 use super::commit::Then;
 use super::job::Job;
@@ -52,7 +52,7 @@ impl Subtree {
         if self.spills.0.len() >= MAX_SPILLS {
             return self.fail(job, overloaded("too many files move to objects"));
         }
-        let context = self.context(ClientId(0));
+        let context = self.context_of_shell();
         // No grant beyond the body: what a writer never reported is not there to be cut (R23).
         match self.namespace.spill_intent(ino, 0, &context) {
             Ok((change, body)) => self.begin_spill(job, ino, change, body),

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use pando_cluster_map::ClusterMap;
 use pando_mds_core::Namespace;
 use pando_mds_core::api::{CacheUsage, Context, Done, Outcome};
 use pando_mds_core::pipeline::{Limits, Pipeline};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{OperationResult, operation_result};
 use pando_proto::{ClientId, Error, Reason};
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -16,7 +18,7 @@ use super::reply::error_result;
 use super::{Event, Parts, Subtree};
 use crate::session::clients_of;
 use crate::subtree::Ended;
-use crate::takeover::Opened;
+use crate::takeover::{Opened, Ownership};
 
 /// Operations in one turn.
 const OPERATIONS_PER_TURN: usize = 128;
@@ -41,18 +43,19 @@ const MAX_JOB_BYTES: usize = 16 << 20;
 /// Rounds of fetching that an operation may need before it is given up.
 const MAX_ROUNDS: u32 = 20_000;
 const SOON: Duration = Duration::from_millis(10);
+/// For what is repeated at once.
+pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
     pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
-        let Parts { own, rank, outside, clock, lease, map, cache_bytes, usage } = parts;
-        let config = pando_mds_core::Config {
-            root: own.root,
-            budget_bytes: cache_bytes,
-            inline_limit: map.inline_limit(),
-            spread_shards: map.spread_shards(),
-            object_size: map.object_size(),
-            data_pool: map.data_pool(),
-            ..pando_mds_core::Config::default()
+        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, warm } = parts;
+        let config = config(own, &map, memory.budget());
+        let namespace = match warm {
+            Some(mut warm) => {
+                warm.set_budget(config.budget_bytes);
+                warm
+            }
+            None => Namespace::new(config),
         };
         let pipeline = Pipeline::new(
             own.subtree,
@@ -68,9 +71,14 @@ impl Subtree {
             outside,
             clock,
             lease,
-            usage,
-            cache_bytes,
-            namespace: Namespace::new(config),
+            maps,
+            incarnation,
+            memory,
+            frost: Default::default(),
+            copy: Default::default(),
+            finds: Default::default(),
+            routes: Default::default(),
+            namespace,
             pipeline,
             dedup: Default::default(),
             tasks: JoinSet::new(),
@@ -101,11 +109,15 @@ impl Subtree {
             ended: Some(ended),
         };
         subtree.adopt(opened);
+        subtree.learn_map();
         subtree
     }
 
     /// What a takeover found.
     fn adopt(&mut self, opened: Opened) {
+        for shard in opened.fenced {
+            self.pipeline.fence_raised(shard);
+        }
         for (shard, position) in opened.resolved {
             self.pipeline.adopt_resolved(shard, self.own.subtree, position.0, position.1);
         }
@@ -135,9 +147,7 @@ impl Subtree {
             if let Some(event) = self.events.pop_front() {
                 self.on_event(event);
                 left = left.saturating_sub(4);
-            } else if self.ending.is_none()
-                && let Some(job) = self.runnable.pop_front()
-            {
+            } else if let Some(job) = self.next_job() {
                 self.run(job);
                 left -= 1;
             } else {
@@ -151,7 +161,19 @@ impl Subtree {
             }
         }
         let evicting = self.flush();
-        evicting || !self.events.is_empty() || (self.ending.is_none() && !self.runnable.is_empty())
+        evicting || !self.events.is_empty() || self.has_jobs()
+    }
+
+    fn next_job(&mut self) -> Option<Job> {
+        if self.ending.is_some() {
+            return None;
+        }
+        let found = self.finds.pop_front();
+        if found.is_none() && self.is_running() { self.runnable.pop_front() } else { found }
+    }
+
+    fn has_jobs(&self) -> bool {
+        self.ending.is_none() && (!self.finds.is_empty() || (self.is_running() && !self.runnable.is_empty()))
     }
 
     /// Sends what the turn caused; true if more is to be evicted.
@@ -164,6 +186,7 @@ impl Subtree {
         }
         self.send_replies();
         while self.tasks.try_join_next().is_some() {}
+        self.look_if_drained();
         self.evict()
     }
 
@@ -172,13 +195,14 @@ impl Subtree {
     fn evict(&mut self) -> bool {
         let total = |used: &CacheUsage| used.meta_bytes + used.body_bytes;
         let before = self.namespace.usage();
-        if total(&before) <= self.cache_bytes {
-            self.usage.send_replace(before);
+        let allowed = self.memory.report(self.own.subtree, before);
+        if total(&before) <= allowed {
             return false;
         }
+        self.namespace.set_budget(allowed);
         let more = self.namespace.evict(EVICTION_STEPS);
         let after = self.namespace.usage();
-        self.usage.send_replace(after);
+        self.memory.report(self.own.subtree, after);
         if total(&after) < total(&before) {
             self.evictions_in_vain = 0;
             return more;
@@ -196,11 +220,18 @@ impl Subtree {
             Event::Spilled(ino, outcome) => self.spilled(ino, outcome),
             Event::Purged(ino) => self.purged(ino),
             Event::Usage(usage) => self.usage_arrived(usage),
+            Event::RoutesRaised(raised) => self.routes_raised(raised),
         }
     }
 
-    pub(super) fn context(&self, client: ClientId) -> Context {
-        Context { now: self.now, client, ..Context::default() }
+    pub(super) fn context(&self, job: &Job) -> Context {
+        let awaited = !self.awaited.is_empty() && self.awaited.contains_key(&job.client);
+        Context { now: self.now, client: job.client, routes: job.routes.clone(), awaited }
+    }
+
+    /// For what the shell does on its own.
+    pub(super) fn context_of_shell(&self) -> Context {
+        Context { now: self.now, ..Context::default() }
     }
 
     pub(super) fn new_job(&mut self, work: Work, client: ClientId, request: u64, to: To) -> Job {
@@ -208,11 +239,24 @@ impl Subtree {
         self.next_job += 1;
         let bytes = match &work {
             Work::Operation(operation) => data_bytes(operation),
-            Work::Reap(_) => 0,
+            Work::Reap(_) | Work::Find(_) => 0,
         };
         self.job_bytes += bytes;
         let seen = self.map.epoch;
-        Job { id, work, client, request, to, rounds: 0, tracked: false, perhaps_copy: false, seen, bytes }
+        Job {
+            id,
+            work,
+            client,
+            request,
+            to,
+            rounds: 0,
+            tracked: false,
+            perhaps_copy: false,
+            seen,
+            bytes,
+            ways: [0, 0],
+            routes: SmallVec::new(),
+        }
     }
 
     /// Queues a job, or answers that there are too many.
@@ -226,7 +270,7 @@ impl Subtree {
     /// Runs an operation to its outcome.
     pub(super) fn run(&mut self, job: Job) {
         let Some(mut job) = self.still_to_run(job) else { return };
-        let context = self.context(job.client);
+        let context = self.context(&job);
         let outcome = match &job.work {
             Work::Operation(operation) => {
                 if matches!(operation.op, Some(Op::Statfs(_))) && !self.space_is_fresh() {
@@ -241,6 +285,13 @@ impl Subtree {
                 self.namespace.apply(operation, &context)
             }
             Work::Reap(ino) => self.namespace.reap_orphan(*ino, &context),
+            Work::Find(_) => match self.run_find(job) {
+                Some((again, outcome)) => {
+                    job = again;
+                    outcome
+                }
+                None => return,
+            },
         };
         match outcome {
             Outcome::Done(done) => self.done(job, done),
@@ -255,7 +306,8 @@ impl Subtree {
             Outcome::NeedInos(shard) => self.need_inos(job, shard),
             Outcome::NeedSpill(ino) => self.need_spill(job, ino),
             Outcome::CutFirst(ino, change) => self.cut_first(job, ino, change),
-            Outcome::Cross { .. } | Outcome::NeedRoutes(_) => self.fail(job, Error::posix(pando_proto::Errno::EXDEV)),
+            Outcome::Cross { crossings, reads } => self.cross(job, crossings, reads),
+            Outcome::NeedRoutes(subtrees) => self.need_routes(job, subtrees),
         }
     }
 
@@ -274,6 +326,7 @@ impl Subtree {
     }
 
     fn done(&mut self, job: Job, done: Done) {
+        self.route_change_over(job.id);
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }
@@ -289,6 +342,7 @@ impl Subtree {
     }
 
     pub(super) fn fail(&mut self, job: Job, error: Error) {
+        self.route_change_over(job.id);
         self.reclaim_ended(&job);
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
@@ -312,4 +366,18 @@ pub(super) fn overloaded(message: &str) -> Error {
 /// Whether a result is an error.
 pub(super) fn is_error(result: &OperationResult) -> bool {
     matches!(result.result, Some(operation_result::Result::Error(_)) | None)
+}
+
+/// What a namespace of this subtree is told when it starts.
+pub(crate) fn config(own: Ownership, map: &ClusterMap, budget_bytes: u64) -> pando_mds_core::Config {
+    pando_mds_core::Config {
+        root: own.root,
+        subtree: own.subtree,
+        budget_bytes,
+        inline_limit: map.inline_limit(),
+        spread_shards: map.spread_shards(),
+        object_size: map.object_size(),
+        data_pool: map.data_pool(),
+        ..pando_mds_core::Config::default()
+    }
 }

@@ -136,7 +136,6 @@ fn a_batch_that_the_pool_refuses_is_undone_and_the_subtree_opened_again() {
         world.records.refuse_next(Error::new(Reason::NoSpace, "full"));
         let refused = client.send(vec![write_file("refused", b"2")]).await[0];
         assert_eq!(result(client.reply(refused).await).unwrap_err().errno, Errno::ENOSPC, "I9");
-        let mut client = rank.reconnect(client).await;
         assert_eq!(client.call(stat("refused")).await.unwrap_err().errno, Errno::ENOENT);
         assert_eq!(body_of(client.call(read_file("kept")).await.unwrap()).as_deref(), Some(&b"1"[..]));
         client.call(write_file("again", b"3")).await.unwrap();

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pando_mds::io::{Io, Mons, Objects, Page, Records};
+use pando_mds::io::{Io, Mons, Objects, Page, Peers, Records};
 use pando_mds_core::records::Key;
+use pando_proto::mds::{ImportFrame, ImportResponse};
+use pando_proto::mon::{CommitMoveRequest, MergeSubtreeRequest, SplitSubtreeRequest};
 use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
 use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
 use tokio::sync::watch;
@@ -312,5 +314,43 @@ impl Mons for FakeMons {
     fn evict(&self, client: ClientId) -> Io<()> {
         self.evicted.borrow_mut().push(client);
         Box::pin(async { Ok(()) })
+    }
+
+    fn split(&self, _: SplitSubtreeRequest) -> Io<(SubtreeId, Epoch)> {
+        alone()
+    }
+
+    fn merge(&self, _: MergeSubtreeRequest) -> Io<Epoch> {
+        alone()
+    }
+
+    fn commit_move(&self, _: CommitMoveRequest) -> Io<Epoch> {
+        alone()
+    }
+
+    fn cancel_move(&self, _: SubtreeId, _: u64) -> Io<Epoch> {
+        alone()
+    }
+
+    fn raise_routes(&self, _: Vec<SubtreeId>) -> Io<Epoch> {
+        alone()
+    }
+}
+
+/// There is one subtree in these tests.
+fn alone<T: 'static>() -> Io<T> {
+    Box::pin(async { Err(Error::new(Reason::InvalidRequest, "there is one subtree only")) })
+}
+
+/// Other ranks that there are none of.
+pub struct NoPeers;
+
+impl Peers for NoPeers {
+    fn import(&self, _: String, _: tokio::sync::mpsc::Receiver<ImportFrame>) -> Io<ImportResponse> {
+        alone()
+    }
+
+    fn await_map(&self, _: String, _: Epoch) -> Io<()> {
+        alone()
     }
 }

@@ -27,7 +27,6 @@ fn only_changes_of_the_refused_batch_are_told_that_there_is_no_space() {
         world.records.set_gate(Gate::Open);
         assert_eq!(result(client.reply(refused).await).unwrap_err().reason, Reason::NoSpace, "I9");
         assert_eq!(result(client.reply(later).await).unwrap_err().reason, Reason::Unavailable, "R7: it is run again");
-        let mut client = rank.reconnect(client).await;
         client.repeat(later, write_file("later", b"2")).await;
         let mut reply = result(client.reply(later).await);
         while reply.is_err() {
@@ -67,7 +66,6 @@ fn a_durable_truncation_that_waits_for_its_cut_is_never_told_that_there_is_no_sp
         assert_eq!(other.call(write_file("refused", b"")).await.unwrap_err().reason, Reason::NoSpace);
         assert_eq!(result(client.reply(cut).await).unwrap_err().reason, Reason::Unavailable, "it is done");
         world.objects.fail_trims(0);
-        let mut client = rank.reconnect(client).await;
         client.call(stat("file")).await.unwrap();
         client.repeat(cut, truncate).await;
         assert!(result(client.reply(cut).await).is_ok(), "R9: answered from q/");

@@ -23,7 +23,7 @@ use pando_rpc::{Env, Lease};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::fake::{FakeMons, FakeObjects, FakeRecords};
+use crate::fake::{FakeMons, FakeObjects, FakeRecords, NoPeers};
 
 /// No test waits longer for anything.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -92,6 +92,7 @@ impl TestRank {
             records: Rc::new(world.records.clone()),
             objects: Rc::new(world.objects.clone()),
             mons: Rc::new(world.mons.clone()),
+            peers: Rc::new(NoPeers),
         };
         let parts = Parts {
             rank: Rank(0),
@@ -124,14 +125,6 @@ impl TestRank {
 
     pub async fn connect(&self, client: u64) -> Client {
         Client::open(self, client).await.unwrap()
-    }
-
-    /// A new stream of a session whose stream ends because the subtree is opened anew.
-    pub async fn reconnect(&self, mut old: Client) -> Client {
-        while !matches!(old.next_frame().await, Ok(None)) {}
-        let client = self.connect(old.client).await;
-        assert_ne!(client.welcome.incarnation, old.welcome.incarnation, "R19: handles are to be reclaimed");
-        client
     }
 
     pub async fn channel(&self) -> tonic::transport::Channel {

@@ -163,10 +163,8 @@ fn an_unlinked_open_file_lives_through_an_opening_anew_in_the_same_process() {
         let ino = unlinked_but_open(&world, &mut client).await;
         world.records.refuse_next(Error::new(Reason::NoSpace, "full"));
         assert_eq!(other.call(write_file("refused", b"")).await.unwrap_err().reason, Reason::NoSpace);
-        let mut other = rank.reconnect(other).await;
         other.call(write_file("else", b"")).await.unwrap();
         assert_eq!(orphans(&world), 1, "R19: client 1 is not back");
-        let mut client = rank.reconnect(client).await;
         client.call(reclaim(vec![ReclaimedHandle { handle: 5, ino, flags: 1 }])).await.unwrap();
         client.call(reclaim(vec![])).await.unwrap();
         other.call(write_file("last", b"")).await.unwrap();

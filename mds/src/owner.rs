@@ -1,0 +1,337 @@
+//! Who looks after the subtrees that the map gives to this rank: one task for each, which takes it over, hands maps
+//! to its actor, and sees to its splits, merges and moves, one at a time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use pando_cluster_map::ClusterMap;
+use pando_mds_core::Namespace;
+use pando_proto::mds::Target;
+use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::memory::Memory;
+use crate::moving::{self, Task};
+use crate::rank::{Parts, Served, Shared};
+use crate::subtree::{self, Ended, MapChanged, Press, Stop, Subtree};
+use crate::takeover::{Ownership, take_over};
+
+/// Wait before a takeover is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Requests of administrators that may wait for one subtree.
+const CONTROLS: usize = 16;
+
+/// What a person, or the balancer, wants of a subtree.
+pub(crate) enum Control {
+    /// Split this directory off.
+    Split(Target, Reply),
+    /// Merge the subtree into its parent.
+    Merge(Reply),
+}
+
+/// The new subtree (or that which is left), and the map in which it stands.
+pub(crate) type Reply = oneshot::Sender<Result<(SubtreeId, Epoch), Error>>;
+
+/// What all owners of a rank share.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub shared: Arc<Shared>,
+    pub parts: Rc<Parts>,
+    pub memory: Memory,
+    pub nursery: Nursery,
+}
+
+/// Caches of subtrees that were just split off, until they are opened.
+#[derive(Clone, Default)]
+pub(crate) struct Nursery(Rc<Cradle>);
+
+#[derive(Default)]
+struct Cradle {
+    /// Roots of subtrees that are about to appear in the map: nobody opens them before their cache is here.
+    awaited: RefCell<BTreeSet<Ino>>,
+    ready: RefCell<BTreeMap<Ino, Namespace>>,
+    changed: Notify,
+}
+
+impl Nursery {
+    pub fn await_birth(&self, root: Ino) {
+        self.0.awaited.borrow_mut().insert(root);
+    }
+
+    /// With the cache, or, if nothing was born or it is cold, without.
+    pub fn born(&self, root: Ino, namespace: Option<Namespace>) {
+        self.0.awaited.borrow_mut().remove(&root);
+        if let Some(namespace) = namespace {
+            self.0.ready.borrow_mut().insert(root, namespace);
+        }
+        self.0.changed.notify_one();
+    }
+
+    fn is_awaited(&self, root: Ino) -> bool {
+        self.0.awaited.borrow().contains(&root)
+    }
+
+    fn take(&self, root: Ino) -> Option<Namespace> {
+        self.0.ready.borrow_mut().remove(&root)
+    }
+}
+
+/// Keeps a task for each subtree that is ours, until the rank stops.
+pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
+    let common = Common { shared, parts: Rc::new(parts), memory, nursery: Nursery::default() };
+    let mut map = common.parts.map.clone();
+    let mut owners = JoinSet::new();
+    let mut owned = BTreeSet::new();
+    loop {
+        let current = map.current();
+        if !common.shared.shutdown.is_stopping() {
+            for subtree in ours(&current, &common.parts) {
+                let root = current.subtrees.get(&subtree).map_or(Ino(0), |subtree| subtree.root);
+                if common.nursery.is_awaited(root) || !owned.insert(subtree) {
+                    continue;
+                }
+                let warm = common.nursery.take(root);
+                let owner = Owner { common: common.clone(), subtree, before: None, warm };
+                owners.spawn_local(owner.run());
+            }
+        } else if owners.is_empty() {
+            return;
+        }
+        tokio::select! {
+            _ = map.changed() => {}
+            () = common.nursery.0.changed.notified() => {}
+            Some(ended) = owners.join_next() => {
+                if let Ok(subtree) = ended {
+                    owned.remove(&subtree);
+                }
+            }
+            () = common.memory.pressed() => {
+                for (_, served) in common.shared.all_served() {
+                    // A full mailbox means that it has turns enough.
+                    let _ = served.address.try_send(Press);
+                }
+            }
+            () = common.shared.shutdown.stopped(), if !common.shared.shutdown.is_stopping() => {}
+        }
+    }
+}
+
+fn ours(map: &ClusterMap, parts: &Parts) -> Vec<SubtreeId> {
+    map.subtrees
+        .keys()
+        .copied()
+        .filter(|subtree| ownership(map, *subtree, parts.rank, parts.incarnation).is_some())
+        .collect()
+}
+
+/// What the map says this incarnation owns.
+pub(crate) fn ownership(map: &ClusterMap, subtree: SubtreeId, rank: Rank, incarnation: u64) -> Option<Ownership> {
+    let ours = map.ranks.get(&rank).is_some_and(|info| info.incarnation == incarnation);
+    let found = map.subtrees.get(&subtree).filter(|found| ours && found.owner == rank)?;
+    Some(Ownership { subtree, epoch: found.epoch, root: found.root })
+}
+
+/// Looks after one subtree.
+pub(crate) struct Owner {
+    pub common: Common,
+    pub subtree: SubtreeId,
+    before: Option<(Ownership, Ended)>,
+    /// Its cache, good for the next opening.
+    pub warm: Option<Namespace>,
+}
+
+/// What a split, merge or move that has ended leaves behind.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// The cache with which the subtree goes on here.
+    pub warm: Option<Namespace>,
+}
+
+/// A split, merge or move under way.
+struct Work {
+    future: Pin<Box<dyn Future<Output = Outcome>>>,
+    /// It has proposed, or is about to: its outcome is awaited, whatever the map says (R12).
+    committing: Rc<Cell<bool>>,
+}
+
+impl Owner {
+    async fn run(mut self) -> SubtreeId {
+        let mut map = self.common.parts.map.clone();
+        let shared = Arc::clone(&self.common.shared);
+        while !shared.shutdown.is_stopping() {
+            let current = map.current();
+            let Some(own) = self.ownership(&current) else { break };
+            if !self.common.parts.lease.is_valid() {
+                tokio::select! {
+                    _ = map.changed() => {}
+                    () = tokio::time::sleep(RETRY) => {}
+                    () = shared.shutdown.stopped() => {}
+                }
+                continue;
+            }
+            self.open(own, &current).await;
+        }
+        self.common.memory.forget(self.subtree);
+        self.subtree
+    }
+
+    fn ownership(&self, map: &ClusterMap) -> Option<Ownership> {
+        ownership(map, self.subtree, self.common.parts.rank, self.common.parts.incarnation)
+    }
+
+    /// Takes the subtree over and serves it until that ends.
+    async fn open(&mut self, own: Ownership, map: &Arc<ClusterMap>) {
+        let (shared, parts) = (Arc::clone(&self.common.shared), Rc::clone(&self.common.parts));
+        // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
+        let next_batch = self.before.filter(|(former, _)| *former == own).map_or(0, |(_, ended)| ended.next_batch);
+        let records = Rc::clone(&parts.outside.records);
+        let taking = take_over(records, own, map, shared.clock.wall_nanos(), next_batch);
+        let opened = tokio::select! {
+            opened = taking => opened,
+            () = self.superseded(own) => return,
+            () = shared.shutdown.stopped() => return,
+        };
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(subtree = %own.subtree, epoch = %own.epoch, %error, "taking over failed; it is tried again");
+                return tokio::time::sleep(RETRY).await;
+            }
+        };
+        let copied = shared.imports.take(own.subtree, map);
+        let warm = self.warm.take().or(copied);
+        tracing::info!(
+            subtree = %own.subtree, epoch = %own.epoch, shards = opened.listed.len(), warm = warm.is_some(),
+            "a subtree is served"
+        );
+        let launch = subtree::Parts {
+            own,
+            rank: parts.rank,
+            outside: parts.outside.clone(),
+            clock: Arc::clone(&shared.clock),
+            lease: Arc::clone(&parts.lease),
+            // The sessions of this map were known at the takeover (R19); newer maps follow at once.
+            map: Arc::clone(map),
+            maps: parts.map.clone(),
+            incarnation: parts.incarnation,
+            memory: self.common.memory.clone(),
+            warm,
+        };
+        let (address, ended) = Subtree::launch(launch, opened);
+        let (control, controls) = mpsc::channel(CONTROLS);
+        shared.serve(own.subtree, Some(Served { address: address.clone(), control }));
+        let ended = self.attend(own, &address, ended, controls).await;
+        shared.serve(own.subtree, None);
+        self.before = Some((own, ended.unwrap_or(Ended { next_batch })));
+    }
+
+    /// Ends when the map gives the subtree to somebody else, or to us anew.
+    async fn superseded(&self, own: Ownership) {
+        let mut map = self.common.parts.map.clone();
+        while self.ownership(&map.current()) == Some(own) {
+            map.changed().await;
+        }
+    }
+
+    /// Hands maps to the actor until it ends, or has to.
+    async fn attend(
+        &mut self,
+        own: Ownership,
+        address: &Addr<Subtree>,
+        mut ended: oneshot::Receiver<Ended>,
+        mut controls: mpsc::Receiver<Control>,
+    ) -> Option<Ended> {
+        let mut map = self.common.parts.map.clone();
+        let mut work: Option<Work> = None;
+        let mut tried = 0;
+        loop {
+            let current = map.current();
+            if let Some(reason) = self.reason_to_stop(&current, own) {
+                self.conclude(work).await;
+                // The newer map says where to redirect what waits.
+                let _ = address.send(MapChanged(map.current())).await;
+                let _ = address.send(Stop(reason)).await;
+                return ended.await.ok();
+            }
+            if work.is_none()
+                && let Some(wanted) = moving::wanted(&current, own, tried)
+            {
+                tried = wanted.move_id;
+                work = Some(self.begin(own, address, |task| Box::pin(moving::migrate(task, wanted))));
+            }
+            let _ = address.send(MapChanged(current)).await;
+            tokio::select! {
+                _ = map.changed() => {}
+                () = self.common.shared.shutdown.stopped() => {}
+                gone = &mut ended => {
+                    self.conclude(work).await;
+                    return gone.ok();
+                }
+                outcome = done(&mut work) => {
+                    work = None;
+                    self.warm = outcome.warm;
+                }
+                Some(control) = controls.recv() => match control {
+                    Control::Split(_, reply) | Control::Merge(reply) if work.is_some() => {
+                        let _ = reply.send(Err(busy(self.subtree)));
+                    }
+                    Control::Split(target, reply) => {
+                        work = Some(self.begin(own, address, |task| Box::pin(moving::split(task, target, reply))));
+                    }
+                    Control::Merge(reply) => {
+                        work = Some(self.begin(own, address, |task| Box::pin(moving::merge(task, reply))));
+                    }
+                },
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        own: Ownership,
+        address: &Addr<Subtree>,
+        work: impl FnOnce(Task) -> Pin<Box<dyn Future<Output = Outcome>>>,
+    ) -> Work {
+        let committing = Rc::new(Cell::new(false));
+        let task =
+            Task { common: self.common.clone(), own, address: address.clone(), committing: Rc::clone(&committing) };
+        Work { future: work(task), committing }
+    }
+
+    /// The subtree ends here. What was proposed comes to its end first: it knows what becomes of the cache.
+    async fn conclude(&mut self, work: Option<Work>) {
+        let Some(work) = work.filter(|work| work.committing.get()) else { return };
+        tokio::select! {
+            outcome = work.future => self.warm = outcome.warm,
+            () = self.common.shared.shutdown.stopped() => {}
+        }
+    }
+
+    fn reason_to_stop(&self, map: &ClusterMap, own: Ownership) -> Option<Error> {
+        if self.common.shared.shutdown.is_stopping() {
+            return Some(Error::new(Reason::Unavailable, "this rank is stopping"));
+        }
+        if self.ownership(map) == Some(own) {
+            return None;
+        }
+        let message = "the subtree has another owner or epoch";
+        Some(Error::new(Reason::Unavailable, message).with_epoch(own.epoch.0).retry_after(Duration::from_millis(1)))
+    }
+}
+
+async fn done(work: &mut Option<Work>) -> Outcome {
+    match work {
+        Some(work) => work.future.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn busy(subtree: SubtreeId) -> Error {
+    Error::new(Reason::InUse, format!("{subtree} is being split, merged or moved: try again afterwards"))
+}

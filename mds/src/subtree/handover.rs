@@ -1,0 +1,205 @@
+//! The subtree stands still, and its cache goes elsewhere (R11, R12).
+
+use pando_mds_core::Namespace;
+use pando_mds_core::api::{Located, Outcome as Decided};
+use pando_mds_core::{DeltaSlices, Export as Copying};
+use pando_proto::mds::{CacheItem, Crossing, Target};
+use pando_proto::{ClientId, Error, Ino, Reason, SubtreeId};
+use tokio::sync::oneshot;
+
+use super::job::{Job, To, Work};
+use super::reply::crossings_to_proto;
+use super::{Subtree, turn};
+
+/// Runs nothing from now on; answered when all that ran is durable.
+pub(crate) struct Freeze(pub oneshot::Sender<Result<(), Error>>);
+
+/// Runs again.
+pub(crate) struct Thaw;
+
+/// The frozen subtree ends here; its cache is handed out.
+pub(crate) struct Release(pub oneshot::Sender<Namespace>);
+
+/// Which directory is meant. Answered also while the subtree is frozen.
+pub(crate) struct Find {
+    pub target: Target,
+    pub reply: oneshot::Sender<Result<Found, Error>>,
+}
+
+/// A directory that may become a subtree.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub ino: Ino,
+    pub parent_dir: Ino,
+    pub name: bytes::Bytes,
+    pub path_hint: bytes::Bytes,
+    /// Child subtrees that lie below it.
+    pub adopted: Vec<SubtreeId>,
+}
+
+pub(crate) enum Found {
+    Here(Place),
+    Elsewhere(Crossing),
+}
+
+/// The next part of the cache, `None` at the end; answered at once.
+pub(crate) struct Export(pub ExportStep, pub oneshot::Sender<Option<Vec<CacheItem>>>);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ExportStep {
+    /// Of everything, about so many bytes. The first begins the copy.
+    Slice(usize),
+    /// Of what changed since; the subtree is frozen.
+    Delta(usize),
+    /// Nobody wants it any more.
+    Cancel,
+}
+
+/// Look at what the cache may have.
+pub(crate) struct Press;
+
+/// Whether operations run.
+#[derive(Default)]
+pub(super) enum Frost {
+    #[default]
+    Running,
+    /// Waits for what is under way.
+    Draining(oneshot::Sender<Result<(), Error>>),
+    Frozen,
+}
+
+/// A copy of the cache under way.
+#[derive(Default)]
+pub(super) enum Copy {
+    #[default]
+    None,
+    Whole(Copying),
+    Delta(DeltaSlices),
+}
+
+impl Subtree {
+    pub(super) fn freeze(&mut self, Freeze(reply): Freeze) {
+        if self.ending.is_some() || !matches!(self.frost, Frost::Running) {
+            let message = format!("{} is being split, merged or moved: try again afterwards", self.own.subtree);
+            let _ = reply.send(Err(Error::new(Reason::InUse, message)));
+            return;
+        }
+        self.frost = Frost::Draining(reply);
+    }
+
+    pub(super) fn thaw(&mut self) {
+        self.frost = Frost::Running;
+    }
+
+    /// At the end of a turn: is all durable that ran?
+    pub(super) fn look_if_drained(&mut self) {
+        let busy = self.ending.is_some()
+            || self.commits_in_flight > 0
+            || !self.events.is_empty()
+            || !self.pipeline.is_idle()
+            || !self.namespace.is_quiet()
+            || self.routes.is_raising();
+        if busy {
+            return;
+        }
+        if let Frost::Draining(_) = &self.frost
+            && let Frost::Draining(reply) = std::mem::replace(&mut self.frost, Frost::Frozen)
+            && reply.send(Ok(())).is_err()
+        {
+            // Nobody waits any more.
+            self.frost = Frost::Running;
+        }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.frost, Frost::Running)
+    }
+
+    pub(super) fn hand_out(&mut self, Release(reply): Release) {
+        if !matches!(self.frost, Frost::Frozen) || self.ending.is_some() {
+            return;
+        }
+        let config = self.namespace.config().clone();
+        let namespace = std::mem::replace(&mut self.namespace, Namespace::new(config));
+        let _ = reply.send(namespace);
+        let message = "the subtree goes on under another epoch";
+        self.lose(Error::new(Reason::Unavailable, message).retry_after(turn::AT_ONCE));
+    }
+
+    pub(super) fn find(&mut self, Find { target, reply }: Find) {
+        let job = self.new_job(Work::Find(target), ClientId(0), 0, To::Finder(reply));
+        self.finds.push_back(job);
+    }
+
+    /// `None` if it was answered.
+    pub(super) fn run_find(&mut self, job: Job) -> Option<(Job, Decided)> {
+        let Work::Find(target) = &job.work else { return None };
+        let context = self.context(&job);
+        let (found, job) = match self.namespace.locate(target, &context) {
+            Located::Missing(fetches) => return Some((job, Decided::Missing(fetches))),
+            Located::Refused(error) => (Err(error), job),
+            Located::Cross(crossings) => match crossings_to_proto(&self.map, &crossings).into_iter().next() {
+                Some(crossing) => (Ok(Found::Elsewhere(crossing)), job),
+                None => (Err(Error::new(Reason::Internal, "a crossing that leads nowhere")), job),
+            },
+            Located::Directory { ino, parent_dir, name, path_hint, .. } => {
+                match self.namespace.children_below(ino, &context) {
+                    Ok(adopted) => {
+                        let path_hint = [&self.path_hint()[..], b"/", &path_hint[..]].concat();
+                        let path_hint = path_hint
+                            .strip_prefix(b"/")
+                            .filter(|p| p.starts_with(b"/"))
+                            .map_or_else(|| path_hint.clone(), <[u8]>::to_vec);
+                        let place = Place { ino, parent_dir, name, path_hint: path_hint.into(), adopted };
+                        (Ok(Found::Here(place)), job)
+                    }
+                    Err(fetches) => return Some((job, Decided::Missing(fetches))),
+                }
+            }
+        };
+        if job.rounds > 0 {
+            self.namespace.unpin(job.id);
+        }
+        self.job_bytes -= job.bytes;
+        if let To::Finder(reply) = job.to {
+            let _ = reply.send(found);
+        }
+        None
+    }
+
+    fn path_hint(&self) -> Vec<u8> {
+        let hint = self.map.subtrees.get(&self.own.subtree).map(|subtree| subtree.path_hint.clone());
+        hint.unwrap_or_default()
+    }
+
+    pub(super) fn export(&mut self, Export(step, reply): Export) {
+        let items = match step {
+            ExportStep::Slice(bytes) => {
+                if matches!(self.copy, Copy::None) {
+                    self.copy = Copy::Whole(self.namespace.begin_export());
+                }
+                match &mut self.copy {
+                    Copy::Whole(copying) => self.namespace.export_slice(copying, bytes),
+                    _ => None,
+                }
+            }
+            ExportStep::Delta(bytes) => {
+                self.copy = match std::mem::take(&mut self.copy) {
+                    Copy::Whole(copying) => Copy::Delta(self.namespace.export_delta(copying)),
+                    other => other,
+                };
+                match &mut self.copy {
+                    Copy::Delta(slices) => slices.next(&mut self.namespace, bytes),
+                    _ => None,
+                }
+            }
+            ExportStep::Cancel => {
+                if let Copy::Whole(copying) = std::mem::take(&mut self.copy) {
+                    self.namespace.cancel_export(copying);
+                }
+                None
+            }
+        };
+        let _ = reply.send(items);
+    }
+}
