@@ -292,6 +292,8 @@ fn wrong_usage_is_told_with_a_way_out() {
     }
     std::fs::write(dir.path().join("precious"), "").unwrap();
     usage("", &["up", "--data", dir.path().to_str().unwrap()], "choose another directory");
+    usage("", &["up", "--data", dir.path().join("precious").to_str().unwrap()], "not a directory");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 /// A mon that takes connections and says nothing.

@@ -60,6 +60,11 @@ impl Layout {
         match std::fs::read_to_string(file) {
             Ok(text) => Self::parse(&text, file).map(Some),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                let dir = file.parent().unwrap_or(file).display();
+                let text = format!("{dir} is not a directory: choose another path with --data");
+                Err(Error::new(Reason::InvalidRequest, text))
+            }
             Err(error) => Err(unusable(file, &error)),
         }
     }
