@@ -33,6 +33,13 @@ pub struct Config {
     pub max_page_body_bytes: usize,
 }
 
+impl Config {
+    /// The subtree as `o/` and `p/` records name it: 0 is the root subtree.
+    pub(crate) fn tag(&self) -> u64 {
+        if self.subtree == pando_proto::ids::ROOT_SUBTREE { 0 } else { self.subtree.0 }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -166,7 +166,7 @@ fn cut(view: &mut View<'_>, ino: Ino, inode: &mut Inode, from: u64) -> Step<()> 
     check_idle(view, ino)?;
     void_reports(view, ino, inode);
     if inode.max_size > from {
-        let record = purge_record(inode, from, inode.generation + 1);
+        let record = purge_record(view, inode, from, inode.generation + 1);
         view.put_record(Key::Purge(ino), Some(encode(&record)));
         view.follow_up(FollowUp::Purge(ino, record));
         view.set_busy(ino, Some(Busy::Cut));
@@ -182,7 +182,7 @@ fn cut(view: &mut View<'_>, ino: Ino, inode: &mut Inode, from: u64) -> Step<()> 
 pub(crate) fn purge_all(view: &mut View<'_>, ino: Ino, inode: &mut Inode, lives: bool) -> Step<()> {
     if inode.max_size > 0 {
         check_idle(view, ino)?;
-        let record = purge_record(inode, 0, inode.generation + 1);
+        let record = purge_record(view, inode, 0, inode.generation + 1);
         view.put_record(Key::Purge(ino), Some(encode(&record)));
         view.follow_up(FollowUp::Purge(ino, record));
         if lives {
@@ -193,14 +193,14 @@ pub(crate) fn purge_all(view: &mut View<'_>, ino: Ino, inode: &mut Inode, lives:
     Ok(())
 }
 
-fn purge_record(inode: &Inode, from: u64, generation: u64) -> PurgeRecord {
+fn purge_record(view: &View<'_>, inode: &Inode, from: u64, generation: u64) -> PurgeRecord {
     PurgeRecord {
         pool: inode.pool,
         object_size: inode.object_size,
         max_size: inode.max_size,
         from,
         generation,
-        ..Default::default()
+        subtree: view.ns.config.tag(),
     }
 }
 

@@ -36,6 +36,11 @@ pub(crate) fn is_symlink(inode: &Inode) -> bool {
     inode.kind == FileKind::Symlink as i32
 }
 
+/// Whether the name is the one in the inode.
+pub(crate) fn is_primary(inode: &Inode, dir: Ino, name: &Bytes) -> bool {
+    inode.parent == dir.0 && inode.name == *name
+}
+
 pub(crate) fn in_objects(inode: &Inode) -> bool {
     inode.home == DataHome::Objects as i32
 }

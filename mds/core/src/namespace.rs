@@ -12,6 +12,7 @@ use crate::api::{BatchId, CacheUsage, Change, Context, Fetch, FetchToken, Fetche
 use crate::busy::Busy;
 use crate::cache::{Cache, Run};
 use crate::handles::Handles;
+use crate::heat::Heat;
 use crate::inode::Inode;
 use crate::inos::Inos;
 use crate::ops;
@@ -37,6 +38,7 @@ pub struct Namespace {
     /// Total and used bytes of the data pool, for statfs.
     pub(crate) space: (u64, u64),
     pub(crate) tree: crate::Tree,
+    pub(crate) heat: Heat,
 }
 
 impl Namespace {
@@ -51,6 +53,7 @@ impl Namespace {
             deferred: BTreeSet::new(),
             space: (0, 0),
             tree: crate::Tree::default(),
+            heat: Heat::default(),
             config,
         }
     }
@@ -90,7 +93,11 @@ impl Namespace {
 
     /// Decides an operation. Changes nothing but the order of the LRU lists.
     pub fn apply(&mut self, op: &Operation, ctx: &Context) -> Outcome {
-        ops::run(View::new(self, ctx), op)
+        let outcome = ops::run(View::new(self, ctx), op);
+        if let Outcome::Done(_) = &outcome {
+            self.count_heat();
+        }
+        outcome
     }
 
     /// Makes a change visible, as part of `batch`.

@@ -46,7 +46,7 @@ impl Namespace {
             max_size,
             from: 0,
             generation: intent.spill_generation + 1,
-            ..Default::default()
+            subtree: view.ns.config.tag(),
         };
         // The layout is fixed now: the setting may change before the spill ends.
         intent.pool = purge.pool;
@@ -96,7 +96,7 @@ impl Namespace {
             max_size: done.max_size,
             from: 0,
             generation: done.spill_generation + 1,
-            ..Default::default()
+            subtree: view.ns.config.tag(),
         };
         // Above the purge, as after any other.
         done.generation = done.spill_generation + 2;

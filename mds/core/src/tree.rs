@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use pando_proto::{Ino, SubtreeId};
+use pando_proto::{Errno, Error, Ino, SubtreeId};
+use smallvec::SmallVec;
 
 use crate::Namespace;
+use crate::api::{Crossing, Fetch};
+use crate::inode::{Inode, is_dir};
+use crate::records::Key;
+use crate::stop::{Step, Stop};
+use crate::view::{MAX_DEPTH, View};
 
 /// The tree of subtrees, as the map has it, seen from one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,5 +30,126 @@ impl Namespace {
     /// before ([`begin_split`](Self::begin_split)); what comes from another one was never in it.
     pub fn set_tree(&mut self, tree: Tree) {
         self.tree = tree;
+    }
+}
+
+impl View<'_> {
+    /// There is no other subtree.
+    pub fn alone(&self) -> bool {
+        self.ns.tree.roots.is_empty()
+    }
+
+    /// The other subtree whose root this is.
+    pub fn foreign_root(&self, ino: Ino) -> Option<SubtreeId> {
+        let roots = &self.ns.tree.roots;
+        if roots.is_empty() { None } else { roots.get(&ino).copied() }
+    }
+
+    /// Notes that a target goes on elsewhere.
+    pub fn cross(&mut self, crossing: Crossing) -> Stop {
+        self.crossings.push(crossing);
+        Stop::Cross
+    }
+
+    /// The target is this inode of another subtree.
+    pub fn cross_to_inode(&mut self, subtree: SubtreeId, base: Ino) -> Stop {
+        self.cross(Crossing { target: self.target, subtree, base, path: Default::default(), consumed: 0 })
+    }
+
+    /// Refuses what would have to change two subtrees at once.
+    pub fn between_subtrees(&self) -> Stop {
+        let message = "this reaches into two subtrees: copy it, or merge the subtrees first".to_owned();
+        Error { message, ..Error::posix(Errno::EXDEV) }.into()
+    }
+
+    /// The other subtree to which an inode known by its number belongs; `None` if it is of this one (R15). Found by
+    /// climbing to a root. What turns out to be another's does not stay in memory.
+    ///
+    /// A removed inode that is open here, or that a session may come back for, is served where it is asked for:
+    /// nothing leads from it to a root any more.
+    pub fn owner(&mut self, ino: Ino) -> Step<Option<SubtreeId>> {
+        let root = self.root();
+        if ino == root || self.alone() {
+            return Ok(None);
+        }
+        let mut climbed: SmallVec<[Ino; 16]> = SmallVec::new();
+        let mut at = ino;
+        loop {
+            if at == root || self.ns.cache.peek(at).is_some_and(|node| node.own) {
+                climbed.iter().for_each(|ino| self.ns.cache.mark_own(*ino));
+                return Ok(None);
+            }
+            if let Some(subtree) = self.foreign_root(at) {
+                climbed.iter().for_each(|ino| self.ns.cache.forget_foreign(*ino));
+                return Ok(Some(subtree));
+            }
+            let inode = if at.is_valid() { self.try_inode(at)? } else { None };
+            let alive = inode.filter(|inode| !inode.dead);
+            match alive {
+                Some(inode) if climbed.len() < MAX_DEPTH as usize => {
+                    climbed.push(at);
+                    at = Ino(inode.parent);
+                }
+                None if at == ino => return self.nobodys(ino).map(|()| None),
+                // Its owner moves it while it is read: read it again.
+                _ => {
+                    climbed.iter().chain([&at]).for_each(|ino| self.ns.cache.forget_foreign(*ino));
+                    return Err(self.want(Fetch::Record(Key::Inode(ino))));
+                }
+            }
+        }
+    }
+
+    /// Nothing leads from this inode to a root: it is gone, or lives on for handles only.
+    fn nobodys(&mut self, ino: Ino) -> Step<()> {
+        let held = self.ns.handles.is_open(ino) || self.ns.grace || self.ctx.awaited;
+        if held && self.try_inode(ino)?.is_some() {
+            return Ok(());
+        }
+        self.ns.cache.forget_foreign(ino);
+        Err(Errno::ESTALE.into())
+    }
+
+    /// The way to subtrees below these directories is about to change: their routes are raised first (R16).
+    pub fn raise_routes(&mut self, dirs: &[(Ino, &Inode)]) -> Step<()> {
+        for (dir, inode) in dirs {
+            self.note_routes(*dir, inode)?;
+        }
+        if self.routes.is_empty() { Ok(()) } else { Err(Stop::NeedRoutes) }
+    }
+
+    fn note_routes(&mut self, dir: Ino, inode: &Inode) -> Step<()> {
+        let (root, count) = (self.root(), self.ns.tree.children.len());
+        // Without a directory in it there is no subtree below it either.
+        if count == 0 || !is_dir(inode) || inode.nlink <= 2 {
+            return Ok(());
+        }
+        for at in 0..count {
+            let (child, parent_dir) = self.ns.tree.children[at];
+            if self.ctx.routes.contains(&child) || self.routes.contains(&child) {
+                continue;
+            }
+            if dir == root || self.is_below(dir, parent_dir)? {
+                self.routes.push(child);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `at`, a directory of this subtree, is `dir` or below it.
+    fn is_below(&mut self, dir: Ino, mut at: Ino) -> Step<bool> {
+        let root = self.root();
+        for _ in 0..MAX_DEPTH {
+            if at == dir {
+                return Ok(true);
+            }
+            if at == root {
+                return Ok(false);
+            }
+            // A map that is older or newer than what is here: nothing of it is below.
+            let Some(inode) = self.try_inode(at)? else { return Ok(false) };
+            at = Ino(inode.parent);
+        }
+        Ok(false)
     }
 }

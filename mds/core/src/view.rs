@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use pando_proto::mds::{FileKind, OperationResult, OrphanRecord};
-use pando_proto::{Errno, Error, Ino, ShardId, SubtreeId};
+use pando_proto::{Errno, Error, Ino, Reason, ShardId, SubtreeId};
 use smallvec::SmallVec;
 
 use crate::Namespace;
@@ -46,11 +46,15 @@ pub(crate) const SMALL_DIRECTORY: u64 = 1024;
 /// A whole small directory fits, with names that undurable changes have removed.
 const WHOLE_DIRECTORY_LIMIT: u32 = 2 * SMALL_DIRECTORY as u32;
 const LINKS_PAGE: u32 = 64;
+/// Directories are not this deep: records that say so contradict each other.
+pub(crate) const MAX_DEPTH: u32 = 100_000;
 
 pub(crate) struct View<'a> {
     pub ns: &'a mut Namespace,
     pub ctx: &'a Context,
     pub missing: SmallVec<[Fetch; 2]>,
+    /// Which target of the request is being resolved.
+    pub target: u32,
     /// Targets that go on elsewhere.
     pub crossings: Crossings,
     /// Subtrees whose routes have to be raised.
@@ -67,6 +71,7 @@ impl<'a> View<'a> {
             ns,
             ctx,
             missing: SmallVec::new(),
+            target: 0,
             crossings: SmallVec::new(),
             routes: SmallVec::new(),
             reads: Reads::new(),
@@ -216,9 +221,10 @@ impl<'a> View<'a> {
         if data.len() as u64 == inode.size { Ok(data) } else { Err(corrupt("body of the wrong length", ino).into()) }
     }
 
-    /// Some remaining back link of an inode, as (directory, name).
+    /// Some remaining back link of an inode in a directory of this subtree, as (directory, name). EXDEV if
+    /// there are only others.
     pub fn some_link(&mut self, ino: Ino) -> Step<Option<(Ino, Bytes)>> {
-        let mut after = Bytes::new();
+        let (mut after, mut elsewhere) = (Bytes::new(), false);
         loop {
             let page = self.ns.cache.node(ino).and_then(|node| node.links.as_ref()).map(|links| {
                 let page = links.page(&after, LINKS_PAGE as usize);
@@ -230,12 +236,20 @@ impl<'a> View<'a> {
             Self::depends(&mut self.reads, batch);
             for (link, _) in &page.entries {
                 let staged = self.memory.links.iter().find(|(of, name, _)| *of == ino && name == link);
-                if staged.is_none_or(|(.., value)| value.is_some()) {
-                    return Ok(Some(split_link(link)));
+                if staged.is_some_and(|(.., value)| value.is_none()) {
+                    continue;
                 }
+                let (dir, name) = split_link(link);
+                if self.owner(dir)?.is_none() {
+                    return Ok(Some((dir, name)));
+                }
+                elsewhere = true;
             }
             if let Some(after) = page.unknown_after {
                 return Err(self.want(Fetch::BackLinks { ino, after, limit: LINKS_PAGE }));
+            }
+            if page.end && elsewhere {
+                return Err(self.between_subtrees());
             }
             if page.end {
                 return Ok(None);
@@ -244,8 +258,25 @@ impl<'a> View<'a> {
         }
     }
 
-    pub fn handle(&self, number: u64) -> Step<Handle> {
-        self.ns.handles.get(self.ctx.client, number).ok_or(Stop::Posix(Errno::EBADF))
+    /// An open handle. `ino` is the client's word for its inode, 0 if it has none: it helps to say who may know
+    /// a handle that is not known here (R15).
+    pub fn handle(&mut self, number: u64, ino: u64) -> Step<Handle> {
+        if let Some(handle) = self.ns.handles.get(self.ctx.client, number) {
+            self.ns.heat.at = handle.ino;
+            return Ok(handle);
+        }
+        if self.ctx.awaited {
+            let message = "this session's handles are not known here yet: reclaim them, then repeat the request";
+            return Err(Error::new(Reason::ReclaimFirst, message).into());
+        }
+        if ino == 0 || self.alone() {
+            return Err(Errno::EBADF.into());
+        }
+        match self.owner(Ino(ino)) {
+            Ok(Some(subtree)) => Err(self.cross_to_inode(subtree, Ino(ino))),
+            Ok(None) | Err(Stop::Posix(_)) => Err(Errno::EBADF.into()),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// An ino for a new inode of `dir`.
@@ -309,7 +340,10 @@ impl<'a> View<'a> {
     }
 
     pub fn put_orphan(&mut self, ino: Ino) {
-        self.put_record(Key::Orphan(ino), Some(encode(&OrphanRecord { since: self.ctx.now, ..Default::default() })));
+        self.put_record(
+            Key::Orphan(ino),
+            Some(encode(&OrphanRecord { since: self.ctx.now, subtree: self.ns.config.tag() })),
+        );
     }
 
     pub fn change_handle(&mut self, change: HandleChange) {

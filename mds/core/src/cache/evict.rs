@@ -21,11 +21,12 @@ impl Cache {
     /// True if there is more to do and a chance to do it. Leftover inos of evicted directories go to `leftover`.
     pub fn evict(&mut self, fixed: usize, max_steps: usize, leftover: &mut Vec<(Ino, Run)>) -> bool {
         for _ in 0..max_steps {
-            let total = self.meta_bytes + self.body_bytes + fixed + self.touched_bytes + self.pins.bytes();
+            let total = self.total(fixed);
             if total <= self.budget {
                 self.futile = 0;
                 return false;
             }
+            self.partial = true;
             // Everything was looked at and nothing may go: wait until something becomes durable or unpinned.
             if self.futile > self.nodes.len() + self.bodies.len() + 1 {
                 return false;
@@ -34,6 +35,15 @@ impl Cache {
             self.futile = if went { 0 } else { self.futile + 1 };
         }
         true
+    }
+
+    fn total(&self, fixed: usize) -> usize {
+        self.meta_bytes + self.body_bytes + fixed + self.touched_bytes + self.noted.bytes() + self.pins.bytes()
+    }
+
+    /// No room for what somebody else knew.
+    pub(super) fn is_full(&self) -> bool {
+        self.total(0) > self.budget
     }
 
     fn evict_giant(&mut self) -> bool {

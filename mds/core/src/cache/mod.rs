@@ -3,9 +3,12 @@
 //! All bytes are counted where they change (I8). An item that a batch touched
 //! carries that batch until it is durable, and is not evicted before (R8).
 
+pub(crate) mod copy;
 mod evict;
 mod install;
 pub(crate) mod names;
+pub(crate) mod noted;
+pub(crate) mod part;
 mod pins;
 
 use std::collections::BTreeSet;
@@ -19,6 +22,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use crate::api::{BatchId, CacheUsage};
 use crate::inode::{self, Dentry, Inode};
 use names::{Names, Stamp};
+use noted::{Note, Noted};
 use pins::Pins;
 
 /// What is known of a record.
@@ -46,6 +50,8 @@ pub(crate) struct Node {
     /// Back links, as (directory, name).
     pub links: Option<Box<Names>>,
     pub run: Run,
+    /// Known to belong to this subtree (R15): written here, or found on the way from such a one to the root.
+    pub own: bool,
     used: u64,
 }
 
@@ -91,11 +97,23 @@ pub(crate) struct Cache {
     giants: BTreeSet<Ino>,
     /// Items looked at in vain since the last eviction.
     futile: usize,
+    /// What changed since a copy of the cache began.
+    pub noted: Noted,
+    /// Something was evicted, or not taken in: of a directory that is copied in here parts may be missing.
+    partial: bool,
 }
 
 impl Node {
     fn new() -> Self {
-        Self { inode: Slot::Unknown, stamp: Stamp::default(), names: None, links: None, run: Run::default(), used: 0 }
+        Self {
+            inode: Slot::Unknown,
+            stamp: Stamp::default(),
+            names: None,
+            links: None,
+            run: Run::default(),
+            own: false,
+            used: 0,
+        }
     }
 
     fn own_cost(&self) -> usize {
@@ -146,6 +164,8 @@ impl Cache {
             budget: usize::try_from(budget_bytes).unwrap_or(usize::MAX),
             giants: BTreeSet::new(),
             futile: 0,
+            noted: Noted::default(),
+            partial: false,
         }
     }
 
@@ -170,6 +190,11 @@ impl Cache {
     /// A node, where it is in the list.
     pub fn peek(&self, ino: Ino) -> Option<&Node> {
         self.nodes.peek(&ino)
+    }
+
+    /// A body, where it is in the list.
+    pub fn peek_body(&self, ino: Ino) -> Option<&Body> {
+        self.bodies.peek(&ino)
     }
 
     /// A body, made the most recent one.
@@ -247,11 +272,13 @@ impl Cache {
 
     /// A new, changed or (`None`) deleted inode. `born_empty`: a new directory, complete from birth.
     pub fn set_inode(&mut self, ino: Ino, inode: Option<Arc<Inode>>, born_empty: bool, batch: BatchId) {
+        self.noted.note(|| Note::Inode(ino));
         let stamp = self.stamp(batch);
         let first = self.update(ino, |node| {
             let first = node.stamp.batch != stamp.batch;
             node.inode = inode.map_or(Slot::Absent, Slot::Present);
             node.stamp = stamp;
+            node.own = true;
             if born_empty {
                 node.names = Some(Box::new(Names::complete()));
             }
@@ -263,6 +290,7 @@ impl Cache {
     }
 
     pub fn set_name(&mut self, dir: Ino, name: &Bytes, value: Option<Dentry>, batch: BatchId) {
+        self.noted.note(|| Note::Name(dir, name.clone()));
         let stamp = self.stamp(batch);
         let first = self.update(dir, |node| names_of(node).set(name, value, stamp));
         if first {
@@ -280,6 +308,7 @@ impl Cache {
     }
 
     pub fn set_body(&mut self, ino: Ino, data: Option<Bytes>, batch: BatchId) {
+        self.noted.note(|| Note::Body(ino));
         let stamp = self.stamp(batch);
         let first = self.update_body(ino, |body| {
             let first = body.stamp.batch != stamp.batch;
@@ -299,6 +328,21 @@ impl Cache {
                 node.names = Some(Box::new(Names::complete()));
             }
         });
+    }
+
+    /// It was found to belong to this subtree.
+    pub fn mark_own(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.peek_mut(&ino) {
+            node.own = true;
+        }
+    }
+
+    /// It was found to belong to another subtree: what is known of it may be old by now.
+    pub fn forget_foreign(&mut self, ino: Ino) {
+        let foreign = self.nodes.peek(&ino).is_some_and(|node| !node.own && node.costs().1 == 0);
+        if foreign && self.nodes.peek(&ino).is_some_and(|node| self.settled(node.stamp.changed)) {
+            self.remove_node(ino);
+        }
     }
 
     pub fn set_run(&mut self, dir: Ino, run: Run) {
@@ -372,7 +416,7 @@ impl Cache {
     }
 
     pub fn usage(&self, handle_bytes: usize) -> CacheUsage {
-        let fixed = self.touched_bytes + handle_bytes + self.pins.bytes();
+        let fixed = self.touched_bytes + handle_bytes + self.noted.bytes() + self.pins.bytes();
         CacheUsage {
             meta_bytes: (self.meta_bytes + fixed) as u64,
             body_bytes: self.body_bytes as u64,

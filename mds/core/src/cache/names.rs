@@ -68,6 +68,8 @@ pub(crate) struct Names {
     pub bytes: usize,
     pub dirty_bytes: usize,
     hand: Bytes,
+    /// Rises when something that was known is forgotten.
+    pub forgot: u64,
 }
 
 /// Bytes of an entry: a B-tree slot at two thirds fill, the name, its allocation and its shared counter.
@@ -159,6 +161,7 @@ impl Names {
         let after = next.map_or(&mut self.end_known, |(_, next)| &mut next.gap_known);
         let before = usize::from(!entry.gap_known) + usize::from(!*after);
         *after = *after && entry.gap_known && entry.state == State::Absent;
+        self.forgot += u64::from(!*after);
         self.gaps = self.gaps + usize::from(!*after) - before;
     }
 
@@ -236,6 +239,40 @@ impl Names {
         page
     }
 
+    /// Whether every name is known.
+    pub fn is_complete(&self) -> bool {
+        self.gaps == 0
+    }
+
+    /// Up to `limit` entries after `after`, whatever is known of them.
+    pub fn entries_after(&self, after: &[u8], limit: usize) -> impl Iterator<Item = (&Bytes, &Name)> {
+        let from = if after.is_empty() { Unbounded } else { Excluded(after) };
+        self.map.range::<[u8], _>((from, Unbounded)).take(limit)
+    }
+
+    /// What a name is now, at the place from which the directory was copied; `None`: not known there any more.
+    pub fn correct(&mut self, name: &[u8], value: Option<Option<Dentry>>) {
+        let state = match value {
+            Some(Some(dentry)) => State::Present(dentry),
+            Some(None) => State::Absent,
+            None => State::Unknown,
+        };
+        match self.map.get_mut(name) {
+            Some(entry) => entry.state = state,
+            None => self.insert(Bytes::copy_from_slice(name), state, Stamp::default()),
+        }
+        if state == State::Absent && self.map.get(name).is_some_and(|entry| entry.gap_known) {
+            self.remove(name);
+        }
+    }
+
+    /// There are no other names than those that are known.
+    pub fn set_complete(&mut self) {
+        self.map.values_mut().for_each(|entry| entry.gap_known = true);
+        self.end_known = true;
+        self.gaps = 0;
+    }
+
     /// The `count`-th name after `after`; `None` if there are fewer.
     pub fn nth_after(&self, after: &[u8], count: usize) -> Option<&Bytes> {
         let from = if after.is_empty() { Unbounded } else { Excluded(after) };
@@ -265,11 +302,6 @@ impl Names {
             self.scanned = false;
         }
         victims.len()
-    }
-
-    #[cfg(test)]
-    pub fn is_complete(&self) -> bool {
-        self.gaps == 0
     }
 
     #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::stop::Step;
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &CloseRequest) -> Step<CloseResponse> {
-    let handle = view.handle(request.handle)?;
+    let handle = view.handle(request.handle, request.ino)?;
     if view.ns.handles.is_last_of_orphan(handle) {
         match view.try_inode(handle.ino)? {
             Some(_) if view.ns.grace => view.defer_reap(handle.ino),

@@ -7,14 +7,16 @@ use pando_proto::mds::{LinkRequest, LinkResponse};
 
 use crate::inode::{Dentry, attr, is_dir, kind_of, modified, touch};
 use crate::permission::{EXECUTE, WRITE, Who};
-use crate::resolve::{entry, find};
+use crate::resolve::{both, entry, find};
 use crate::stop::Step;
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &LinkRequest) -> Step<LinkResponse> {
     let who = Who::new(request.caller.as_ref());
-    let (ino, inode) = find(view, who, request.existing.as_ref(), request.follow)?;
-    let entry = entry(view, who, request.link.as_ref(), |_| Errno::EEXIST)?;
+    let targets = [request.existing.as_ref(), request.link.as_ref()];
+    let find_it = |view: &mut View<'_>| find(view, who, targets[0], request.follow);
+    let find_entry = |view: &mut View<'_>| entry(view, who, targets[1], |_| Errno::EEXIST);
+    let ((ino, inode), entry) = both(view, targets, find_it, find_entry)?;
     if entry.found.is_some() {
         return Err(Errno::EEXIST.into());
     }

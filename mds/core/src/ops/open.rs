@@ -12,7 +12,7 @@ use crate::data::{check_readable, check_writable, clear_privileges, set_size, to
 use crate::handles::{HANDLE_BYTES, Handle, HandleChange};
 use crate::inode::{Inode, attr, in_objects, is_dir, is_file, modified, placement, touch};
 use crate::permission::{READ, WRITE, Who};
-use crate::resolve::{Entry, Spot, walk};
+use crate::resolve::{Entry, Spot, own_child, walk};
 use crate::stop::{Step, Stop, invalid};
 use crate::view::View;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &OpenRequest) -> Step<OpenRespon
     let exclusive = flags & (flag::CREATE | flag::EXCLUSIVE) == flag::CREATE | flag::EXCLUSIVE;
     let follow = flags & flag::NO_FOLLOW == 0 && !exclusive;
     let spot = walk(view, who, request.target.as_ref(), follow)?;
-    let (ino, slash) = match spot {
+    let (ino, inode, slash) = match spot {
         Spot::Entry(Entry { found: None, slash, .. }) if flags & flag::CREATE != 0 && slash => {
             return Err(Errno::EISDIR.into());
         }
@@ -35,10 +35,11 @@ pub(crate) fn run(view: &mut View<'_>, request: &OpenRequest) -> Step<OpenRespon
         }
         Spot::Entry(Entry { found: None, .. }) => return Err(Errno::ENOENT.into()),
         _ if exclusive => return Err(Errno::EEXIST.into()),
-        Spot::Entry(Entry { found: Some(dentry), slash, .. }) => (dentry.ino, slash),
-        Spot::Inode(ino, _) => (ino, false),
+        Spot::Entry(Entry { found: Some(dentry), slash, dir, name, .. }) => {
+            (dentry.ino, own_child(view, dir, &name, dentry)?, slash)
+        }
+        Spot::Inode(ino, _) => (ino, view.inode(ino)?, false),
     };
-    let inode = view.inode(ino)?;
     open_existing(view, who, request, ino, inode, slash)
 }
 

@@ -10,7 +10,7 @@ use crate::stop::Step;
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &ReadRequest) -> Step<ReadResponse> {
-    let handle = view.handle(request.handle)?;
+    let handle = view.handle(request.handle, request.ino)?;
     if handle.flags & flag::READ == 0 {
         return Err(Errno::EBADF.into());
     }

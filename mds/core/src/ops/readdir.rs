@@ -8,7 +8,7 @@ use pando_proto::mds::{DirEntry, ReaddirRequest, ReaddirResponse};
 use super::flag;
 use crate::inode::{Dentry, Inode, attr, in_objects, is_dir, is_file, placement};
 use crate::permission::{READ, Who};
-use crate::resolve::find;
+use crate::resolve::{find, home_elsewhere};
 use crate::stop::{Step, Stop, invalid};
 use crate::view::View;
 use bytes::Bytes;
@@ -39,7 +39,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReaddirRequest) -> Step<Readdir
             end = false;
             break;
         }
-        match full(view, who, request, name, dentry) {
+        match full(view, who, request, dir, name, dentry) {
             Ok(entry) => {
                 room = room.saturating_sub(entry.body.as_ref().map_or(0, Bytes::len));
                 entries.push(entry);
@@ -54,7 +54,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReaddirRequest) -> Step<Readdir
 
 fn directory(view: &mut View<'_>, who: Who<'_>, request: &ReaddirRequest) -> Step<(Ino, Arc<Inode>)> {
     if request.handle != 0 {
-        let handle = view.handle(request.handle)?;
+        let handle = view.handle(request.handle, request.handle_ino)?;
         let inode = view.inode(handle.ino)?;
         if handle.flags & flag::READ == 0 {
             return Err(Errno::EBADF.into());
@@ -73,8 +73,22 @@ fn plain(name: Bytes, dentry: Dentry) -> DirEntry {
     DirEntry { name, ino: dentry.ino.0, kind: dentry.kind as i32, attr: None, placement: None, body: None }
 }
 
-fn full(view: &mut View<'_>, who: Who<'_>, request: &ReaddirRequest, name: Bytes, dentry: Dentry) -> Step<DirEntry> {
+fn full(
+    view: &mut View<'_>,
+    who: Who<'_>,
+    request: &ReaddirRequest,
+    dir: Ino,
+    name: Bytes,
+    dentry: Dentry,
+) -> Step<DirEntry> {
+    // The inode of another subtree is that one's to tell of (R15).
+    if view.foreign_root(dentry.ino).is_some() {
+        return Ok(plain(name, dentry));
+    }
     let inode = view.child(dentry.ino)?;
+    if home_elsewhere(view, dir, &name, dentry.ino, &inode)?.is_some() {
+        return Ok(plain(name, dentry));
+    }
     let wanted = request.want_bodies && is_file(&inode) && !in_objects(&inode) && who.may(&inode, READ);
     let body = if wanted { Some(view.body(dentry.ino, &inode)?) } else { None };
     Ok(DirEntry { attr: Some(attr(dentry.ino, &inode)), placement: placement(&inode), body, ..plain(name, dentry) })

@@ -1,7 +1,7 @@
 //! Re-registers handles after a restart of the rank (R19).
 
-use pando_proto::mds::{ReclaimRequest, ReclaimResponse, ReclaimedHandle};
-use pando_proto::{ClientId, Ino};
+use pando_proto::mds::{HandleElsewhere, ReclaimRequest, ReclaimResponse, ReclaimedHandle};
+use pando_proto::{ClientId, Errno, Ino, SubtreeId};
 
 use super::flag;
 use super::open::check_room;
@@ -16,31 +16,46 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReclaimRequest) -> Step<Reclaim
         return Err(invalid("reclaim needs a session"));
     }
     check_room(view, request.handles.len())?;
-    let (mut lost, mut missing) = (Vec::new(), false);
+    let (mut lost, mut elsewhere, mut missing) = (Vec::new(), Vec::new(), false);
     for reclaimed in &request.handles {
         match reclaim(view, client, reclaimed) {
-            Ok(true) => {}
-            Ok(false) => lost.push(reclaimed.handle),
+            Ok(Found::Here) => {}
+            Ok(Found::Lost) => lost.push(reclaimed.handle),
+            Ok(Found::Elsewhere(subtree)) => {
+                elsewhere.push(HandleElsewhere { handle: reclaimed.handle, subtree: subtree.0 });
+            }
             Err(Stop::Missing) => missing = true,
             Err(stop) => return Err(stop),
         }
     }
-    if missing { Err(Stop::Missing) } else { Ok(ReclaimResponse { lost, ..Default::default() }) }
+    if missing { Err(Stop::Missing) } else { Ok(ReclaimResponse { lost, elsewhere }) }
 }
 
-/// False if the inode is gone, or the handle makes no sense.
-fn reclaim(view: &mut View<'_>, client: ClientId, reclaimed: &ReclaimedHandle) -> Step<bool> {
+enum Found {
+    Here,
+    /// The inode is gone, or the handle makes no sense.
+    Lost,
+    Elsewhere(SubtreeId),
+}
+
+fn reclaim(view: &mut View<'_>, client: ClientId, reclaimed: &ReclaimedHandle) -> Step<Found> {
     let ino = Ino(reclaimed.ino);
     let sound = ino.is_valid() && reclaimed.handle != 0 && reclaimed.flags & !flag::ALL == 0;
     if !sound || reclaimed.flags & (flag::READ | flag::WRITE) == 0 {
-        return Ok(false);
+        return Ok(Found::Lost);
     }
     if let Some(handle) = view.ns.handles.get(client, reclaimed.handle) {
-        return Ok(handle.ino == ino);
+        return Ok(if handle.ino == ino { Found::Here } else { Found::Lost });
     }
-    let Some(inode) = view.try_inode(ino)? else { return Ok(false) };
+    match view.owner(ino) {
+        Ok(None) => {}
+        Ok(Some(subtree)) => return Ok(Found::Elsewhere(subtree)),
+        Err(Stop::Posix(Errno::ESTALE)) => return Ok(Found::Lost),
+        Err(stop) => return Err(stop),
+    }
+    let Some(inode) = view.try_inode(ino)? else { return Ok(Found::Lost) };
     if is_symlink(&inode) {
-        return Ok(false);
+        return Ok(Found::Lost);
     }
     // What it was granted before the restart is not known: it may still have a size to report.
     let granted = reclaimed.flags & flag::WRITE != 0;
@@ -49,5 +64,5 @@ fn reclaim(view: &mut View<'_>, client: ClientId, reclaimed: &ReclaimedHandle) -
     if inode.dead {
         view.change_handle(HandleChange::Orphan(ino));
     }
-    Ok(true)
+    Ok(Found::Here)
 }

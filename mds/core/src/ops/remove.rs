@@ -7,7 +7,7 @@ use pando_proto::{Errno, Ino};
 
 use crate::data::purge_all;
 use crate::handles::HandleChange;
-use crate::inode::{Inode, in_objects, is_dir, is_file, touch};
+use crate::inode::{Inode, in_objects, is_dir, is_file, is_primary, touch};
 use crate::records::Key;
 use crate::stop::Step;
 use crate::view::View;
@@ -34,11 +34,6 @@ pub(crate) fn drop_link(view: &mut View<'_>, dir: Ino, name: &Bytes, ino: Ino, i
     }
     view.put_inode(ino, Arc::new(left));
     Ok(())
-}
-
-/// Whether the name is the one in the inode.
-pub(crate) fn is_primary(inode: &Inode, dir: Ino, name: &Bytes) -> bool {
-    inode.parent == dir.0 && inode.name == *name
 }
 
 /// A directory loses its only name; it must be empty (rmdir(2)).

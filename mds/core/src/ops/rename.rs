@@ -4,23 +4,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_proto::mds::{FileKind, RenameMode, RenameRequest, RenameResponse};
-use pando_proto::{Errno, Ino};
+use pando_proto::{Errno, Error, Ino};
 
-use super::remove::{drop_directory, drop_link, is_primary};
-use crate::inode::{Dentry, Inode, is_dir, modified, touch};
+use super::remove::{drop_directory, drop_link};
+use crate::inode::{Dentry, Inode, is_dir, is_primary, modified, touch};
 use crate::permission::{EXECUTE, WRITE, Who};
-use crate::resolve::{Entry, entry};
+use crate::resolve::{Entry, both, entry, home_elsewhere};
 use crate::stop::{Step, corrupt, invalid};
-use crate::view::View;
-
-/// Directories are not this deep: records that say so contradict each other.
-const MAX_DEPTH: u32 = 100_000;
+use crate::view::{MAX_DEPTH, View};
 
 pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameResponse> {
     let mode = RenameMode::try_from(request.mode).map_err(|_| invalid("mode is a RenameMode"))?;
     let who = Who::new(request.caller.as_ref());
-    let from = entry(view, who, request.from.as_ref(), |_| Errno::EBUSY)?;
-    let to = entry(view, who, request.to.as_ref(), |_| Errno::EBUSY)?;
+    let targets = [request.from.as_ref(), request.to.as_ref()];
+    let find = |at: usize| move |view: &mut View<'_>| entry(view, who, targets[at], |_| Errno::EBUSY);
+    let (from, to) = both(view, targets, find(0), find(1))?;
     let source = from.found.ok_or(Errno::ENOENT)?;
     if to.found.is_some() && mode == RenameMode::NoReplace {
         return Err(Errno::EEXIST.into());
@@ -33,15 +31,35 @@ pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameRe
     if slash(&from, source) || slash(&to, target) {
         return Err(Errno::ENOTDIR.into());
     }
+    check_roots(view, who, &from, &to)?;
     let moved = view.child(source.ino)?;
     who.check_delete(&from.dir_inode, &moved)?;
     who.check(&to.dir_inode, WRITE | EXECUTE)?;
     check_move(view, who, source, &moved, from.dir, to.dir)?;
+    check_home(view, &from, source, &moved)?;
     match (mode, to.found) {
         (RenameMode::Exchange, Some(other)) => exchange(view, who, &from, &to, &moved, other)?,
         (_, other) => replace(view, who, &from, &to, &moved, other)?,
     }
     Ok(RenameResponse {})
+}
+
+/// The root of another subtree has its name in the map as well: it is not moved or replaced here.
+fn check_roots(view: &View<'_>, who: Who<'_>, from: &Entry, to: &Entry) -> Step<()> {
+    let found = [from.found, to.found].into_iter().flatten();
+    let Some(subtree) = found.filter_map(|dentry| view.foreign_root(dentry.ino)).next() else { return Ok(()) };
+    who.check(&from.dir_inode, WRITE | EXECUTE)?;
+    who.check(&to.dir_inode, WRITE | EXECUTE)?;
+    let message = format!("this directory is the root of {subtree}: merge that into its parent first");
+    Err(Error { message, ..Error::posix(Errno::EXDEV) }.into())
+}
+
+/// A file with more names may be at home in another subtree, which keeps its links (R15).
+fn check_home(view: &mut View<'_>, entry: &Entry, dentry: Dentry, inode: &Inode) -> Step<()> {
+    match home_elsewhere(view, entry.dir, &entry.name, dentry.ino, inode)? {
+        None => Ok(()),
+        Some(_) => Err(view.between_subtrees()),
+    }
 }
 
 /// A directory does not move below itself (EINVAL), and one that changes its `..` must be writable.
@@ -84,9 +102,13 @@ fn replace(
             (true, false) => return Err(Errno::ENOTDIR.into()),
             (false, true) => return Err(Errno::EISDIR.into()),
             (true, true) => drop_directory(view, other.ino, &victim)?,
-            (false, false) => drop_link(view, to.dir, &to.name, other.ino, &victim)?,
+            (false, false) => {
+                check_home(view, to, other, &victim)?;
+                drop_link(view, to.dir, &to.name, other.ino, &victim)?;
+            }
         }
     }
+    view.raise_routes(&[(source.ino, moved)])?;
     view.put_name(from.dir, &from.name, None);
     view.put_name(to.dir, &to.name, Some(source));
     rebind(view, source.ino, moved, from, to)?;
@@ -121,6 +143,8 @@ fn exchange(
     if source.ino == other.ino {
         return Ok(());
     }
+    check_home(view, to, other, &swapped)?;
+    view.raise_routes(&[(source.ino, moved), (other.ino, &swapped)])?;
     view.put_name(from.dir, &from.name, Some(other));
     view.put_name(to.dir, &to.name, Some(source));
     rebind(view, source.ino, moved, from, to)?;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use pando_proto::Errno;
 use pando_proto::mds::{FileKind, RmdirRequest, RmdirResponse};
+use pando_proto::{Errno, Error};
 
 use super::remove::drop_directory;
 use crate::inode::modified;
-use crate::permission::Who;
+use crate::permission::{EXECUTE, WRITE, Who};
 use crate::resolve::{End, entry};
 use crate::stop::Step;
 use crate::view::View;
@@ -20,6 +20,11 @@ pub(crate) fn run(view: &mut View<'_>, request: &RmdirRequest) -> Step<RmdirResp
         End::DotDot => Errno::ENOTEMPTY,
     })?;
     let dentry = entry.found.ok_or(Errno::ENOENT)?;
+    if let Some(subtree) = view.foreign_root(dentry.ino) {
+        who.check(&entry.dir_inode, WRITE | EXECUTE)?;
+        let message = format!("this directory is the root of {subtree}: merge that into its parent first");
+        return Err(Error { message, ..Error::posix(Errno::EBUSY) }.into());
+    }
     let inode = view.child(dentry.ino)?;
     who.check_delete(&entry.dir_inode, &inode)?;
     if dentry.kind != FileKind::Directory {

@@ -26,6 +26,10 @@ pub(crate) fn run(view: &mut View<'_>, request: &SetAttrRequest) -> Step<SetAttr
     if changed == *inode && request.mode.is_none() && request.uid.is_none() && request.gid.is_none() {
         return Ok(SetAttrResponse { attr: Some(attr(ino, &inode)), placement: placement(&inode) });
     }
+    let permissions = |inode: &Inode| (inode.mode, inode.uid, inode.gid);
+    if permissions(&changed) != permissions(&inode) {
+        view.raise_routes(&[(ino, &inode)])?;
+    }
     touch(&mut changed, view.now());
     let reply = SetAttrResponse { attr: Some(attr(ino, &changed)), placement: placement(&changed) };
     view.put_inode(ino, Arc::new(changed));
@@ -35,7 +39,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &SetAttrRequest) -> Step<SetAttr
 /// The handle's inode when one is given without a target.
 fn target(view: &mut View<'_>, who: Who<'_>, request: &SetAttrRequest) -> Step<(Ino, Arc<Inode>)> {
     if request.handle != 0 && request.target.is_none() {
-        let ino = view.handle(request.handle)?.ino;
+        let ino = view.handle(request.handle, request.handle_ino)?.ino;
         return Ok((ino, view.inode(ino)?));
     }
     find(view, who, request.target.as_ref(), request.follow)
@@ -119,7 +123,7 @@ fn change_size(
     if request.handle == 0 {
         who.check(before, WRITE)?;
     } else {
-        let handle = view.handle(request.handle)?;
+        let handle = view.handle(request.handle, request.handle_ino)?;
         if handle.ino != ino || handle.flags & flag::WRITE == 0 {
             return Err(Errno::EBADF.into());
         }

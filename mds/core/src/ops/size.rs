@@ -12,14 +12,14 @@ use crate::inode::{Inode, attr, in_objects, placement, touch};
 use crate::stop::{Step, invalid};
 use crate::view::View;
 
-fn writer(view: &View<'_>, number: u64) -> Step<Handle> {
-    let handle = view.handle(number)?;
+fn writer(view: &mut View<'_>, number: u64, ino: u64) -> Step<Handle> {
+    let handle = view.handle(number, ino)?;
     if handle.flags & flag::WRITE == 0 { Err(Errno::EBADF.into()) } else { Ok(handle) }
 }
 
 /// Raises max_size; the reply waits until that is durable. A file that fits inline is answered as it is.
 pub(crate) fn grant(view: &mut View<'_>, request: &GrantSizeRequest) -> Step<GrantSizeResponse> {
-    let handle = writer(view, request.handle)?;
+    let handle = writer(view, request.handle, request.ino)?;
     let ino = handle.ino;
     let inode = view.inode(ino)?;
     check_writable(view, ino)?;
@@ -51,7 +51,7 @@ pub(crate) fn grant(view: &mut View<'_>, request: &GrantSizeRequest) -> Step<Gra
 
 pub(crate) fn report(view: &mut View<'_>, request: &ReportSizeRequest) -> Step<ReportSizeResponse> {
     let Some(report) = &request.report else { return Err(invalid("the request has no report")) };
-    let handle = writer(view, request.handle)?;
+    let handle = writer(view, request.handle, request.ino)?;
     let inode = view.inode(handle.ino)?;
     let inode = match reported(view, handle, &inode, report)? {
         Some(changed) => {

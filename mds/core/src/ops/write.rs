@@ -13,7 +13,7 @@ use crate::stop::{Step, Stop};
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &WriteRequest) -> Step<WriteResponse> {
-    let handle = view.handle(request.handle)?;
+    let handle = view.handle(request.handle, request.ino)?;
     if handle.flags & flag::WRITE == 0 {
         return Err(Errno::EBADF.into());
     }

@@ -14,7 +14,7 @@ use super::flag;
 use crate::data::{check_writable, clear_privileges, overlaid};
 use crate::inode::{Inode, attr, in_objects, is_dir, is_file, modified};
 use crate::permission::{WRITE, Who};
-use crate::resolve::{Entry, Spot, walk};
+use crate::resolve::{Entry, Spot, own_child, walk};
 use crate::stop::{Step, Stop, invalid};
 use crate::view::View;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &WriteFileRequest) -> Step<Write
     let who = Who::new(request.caller.as_ref());
     let exclusive = flags & (flag::CREATE | flag::EXCLUSIVE) == flag::CREATE | flag::EXCLUSIVE;
     let follow = flags & flag::NO_FOLLOW == 0 && !exclusive;
-    let ino = match walk(view, who, request.target.as_ref(), follow)? {
+    let (ino, inode) = match walk(view, who, request.target.as_ref(), follow)? {
         Spot::Entry(Entry { found: None, slash: true, .. }) if flags & flag::CREATE != 0 => {
             return Err(Errno::EISDIR.into());
         }
@@ -38,15 +38,14 @@ pub(crate) fn run(view: &mut View<'_>, request: &WriteFileRequest) -> Step<Write
         }
         Spot::Entry(Entry { found: None, .. }) => return Err(Errno::ENOENT.into()),
         _ if exclusive => return Err(Errno::EEXIST.into()),
-        Spot::Entry(Entry { found: Some(dentry), slash, .. }) => {
+        Spot::Entry(Entry { found: Some(dentry), slash, dir, name, .. }) => {
             if slash && dentry.kind != FileKind::Directory {
                 return Err(Errno::ENOTDIR.into());
             }
-            dentry.ino
+            (dentry.ino, own_child(view, dir, &name, dentry)?)
         }
-        Spot::Inode(ino, _) => ino,
+        Spot::Inode(ino, _) => (ino, view.inode(ino)?),
     };
-    let inode = view.inode(ino)?;
     overwrite(view, who, request, ino, &inode)
 }
 
