@@ -10,7 +10,7 @@ use pando_proto::ClientId;
 use pando_proto::mds::{Caller, Operation, operation::Op, operation_result::Result as Answer};
 
 use crate::builder::{ClientBuilder, Mons};
-use crate::session::{Answered, Core};
+use crate::session::{Answered, Core, Found, To};
 use crate::{Error, Result};
 
 /// A session with a Pando cluster. Clones share it.
@@ -95,8 +95,8 @@ impl Client {
         Ok(())
     }
 
-    /// Has the rank of the root send `payload` back over the session's stream,
-    /// without any work: what the transport alone costs.
+    /// Has a rank send `payload` back over the session's stream, without any
+    /// work: what the transport alone costs.
     pub async fn echo(&self, payload: Bytes) -> Result<Bytes> {
         self.session.core.echo(payload, self.deadline).await
     }
@@ -113,14 +113,24 @@ impl Client {
         self.deadline
     }
 
-    /// Runs an operation; errors name `path`.
+    /// Runs an operation on paths; errors name `path`.
     pub(crate) async fn run(&self, op: Op, path: &[u8]) -> Result<Answer> {
-        Ok(self.run_answered(op, path).await?.result)
+        Ok(self.run_to(op, To::Path, path).await?.result)
     }
 
-    pub(crate) async fn run_answered(&self, op: Op, path: &[u8]) -> Result<Answered> {
+    /// Runs an operation on what `handle` has open.
+    pub(crate) async fn run_by(&self, op: Op, handle: u64, path: &[u8]) -> Result<Answer> {
+        Ok(self.run_to(op, To::Handle(handle), path).await?.result)
+    }
+
+    pub(crate) async fn run_to(&self, op: Op, to: To, path: &[u8]) -> Result<Answered> {
         let operation = Operation { op: Some(op) };
-        self.session.core.run(operation, self.deadline).await.map_err(|error| error.at(path))
+        self.session.core.run(operation, to, self.deadline).await.map_err(|error| error.at(path))
+    }
+
+    pub(crate) async fn run_and_find(&self, op: Op, path: &[u8]) -> Result<Found> {
+        let operation = Operation { op: Some(op) };
+        self.session.core.run_and_find(operation, self.deadline).await.map_err(|error| error.at(path))
     }
 }
 
@@ -132,11 +142,18 @@ impl std::fmt::Debug for Client {
 
 /// Runs an operation and unpacks the answer of the same name.
 macro_rules! call {
-    ($client:expr, $path:expr, $name:ident, $request:expr) => {{
-        let path: &[u8] = $path;
-        match $client.run(pando_proto::mds::operation::Op::$name($request), path).await {
+    ($client:expr, $path:expr, $name:ident, $request:expr) => {
+        $crate::client::call!(@ $path, $name, |op, path| $client.run(op, path), $request)
+    };
+    (by $handle:expr, $client:expr, $path:expr, $name:ident, $request:expr) => {
+        $crate::client::call!(@ $path, $name, |op, path| $client.run_by(op, $handle, path), $request)
+    };
+    (@ $path:expr, $name:ident, |$op:ident, $at:ident| $call:expr, $request:expr) => {{
+        let $at: &[u8] = $path;
+        let $op = pando_proto::mds::operation::Op::$name($request);
+        match $call.await {
             Ok(pando_proto::mds::operation_result::Result::$name(answer)) => Ok(answer),
-            Ok(_) => Err($crate::client::wrong_answer(path)),
+            Ok(_) => Err($crate::client::wrong_answer($at)),
             Err(error) => Err(error),
         }
     }};

@@ -29,7 +29,7 @@
 //!
 //! Where things are: [`Client`] has the calls on paths (`ops/`, one file per
 //! kind), [`File`] those on open files (`file/`); `session/` gets a request to
-//! its rank and its answer back.
+//! the rank that owns its subtree and its answer back.
 
 #![forbid(unsafe_code)]
 
@@ -49,8 +49,8 @@ pub use client::Client;
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
 pub use ops::{ReadDir, ReadDirOptions};
-pub use pando_proto::{Errno, Reason};
-pub use types::{DirEntry, FileKind, FsStats, Metadata, SetTime, XattrMode};
+pub use pando_proto::{Epoch, Errno, Ino, Rank, Reason, SubtreeId};
+pub use types::{DirEntry, FileKind, FsStats, Location, Metadata, SetTime, XattrMode};
 
 #[cfg(test)]
 mod tests;

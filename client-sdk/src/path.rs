@@ -55,6 +55,15 @@ impl Checked {
         &self.given
     }
 
+    /// An entry of this directory; the name is one that a server sent and that was checked.
+    pub fn join(&self, name: &[u8]) -> Self {
+        let join = |dir: &[u8]| {
+            let slash: &[u8] = if dir.is_empty() || dir.ends_with(b"/") { b"" } else { b"/" };
+            [dir, slash, name].concat().into()
+        };
+        Self { names: join(&self.names), given: join(&self.given) }
+    }
+
     /// As the server takes it.
     pub fn target(&self) -> Target {
         Target { base: 0, path: self.names.clone() }

@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use pando_proto::mds;
+use pando_proto::{Epoch, Ino, Rank, SubtreeId, mds};
 
 use crate::{Error, Result};
 
@@ -174,6 +175,10 @@ impl DirEntry {
         Ok(Self { name: entry.name, ino: entry.ino, kind, metadata, body: entry.body })
     }
 
+    pub(crate) fn with_metadata(self, metadata: Metadata) -> Self {
+        Self { kind: metadata.kind(), metadata: Some(metadata), ..self }
+    }
+
     /// Its name.
     pub fn file_name(&self) -> OsString {
         OsString::from_vec(self.name.to_vec())
@@ -201,6 +206,25 @@ impl DirEntry {
     pub fn body(&self) -> Option<&Bytes> {
         self.body.as_ref()
     }
+}
+
+/// Who serves a path; see [`Client::locate`](crate::Client::locate).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Location {
+    /// The subtree that holds the inode.
+    pub subtree: SubtreeId,
+    /// Epoch of the subtree: how often it was given an owner.
+    pub epoch: Epoch,
+    /// The rank that answered for it.
+    pub rank: Rank,
+    /// host:port of that rank.
+    pub address: String,
+    /// The inode.
+    pub ino: Ino,
+    /// The way from the root of the subtree; empty for the root itself. After a `..` or a symlink on the way it is
+    /// relative to the directory where the path came into the subtree.
+    pub path: PathBuf,
 }
 
 /// Space of the file system, in bytes.

@@ -19,6 +19,7 @@ use pando_proto::{Errno, Reason};
 use super::objects::{check_placement, read_objects, write_objects};
 use crate::client::call;
 use crate::path::by_ino;
+use crate::session::To;
 use crate::{Client, Error, Metadata, Result};
 
 /// Attempts of a call whose file keeps moving between inline and objects, or keeps being cut.
@@ -112,7 +113,7 @@ impl OpenFile {
         let (placement, size) = self.snapshot();
         let guess = placement.home() == DataHome::Objects;
         let asked = length.min(MDS_CHUNK as u64);
-        let request = ReadRequest { handle: self.handle, offset, length: asked, ..Default::default() };
+        let request = ReadRequest { handle: self.handle, offset, length: asked, ino: self.ino() };
         let asking = self.ask_read(request);
         let (data, objects) = if guess {
             let length = length.min(size.saturating_sub(offset));
@@ -139,7 +140,7 @@ impl OpenFile {
     }
 
     async fn ask_read(&self, request: ReadRequest) -> Result<Option<Bytes>> {
-        let answer = call!(self.client, &self.path, Read, request)?;
+        let answer = call!(by self.handle, self.client, &self.path, Read, request)?;
         self.learn(answer.attr, answer.placement)?;
         Ok(answer.data)
     }
@@ -189,8 +190,8 @@ impl OpenFile {
     }
 
     async fn send_write(&self, offset: u64, data: Bytes) -> Result<bool> {
-        let request = WriteRequest { handle: self.handle, offset, data, append: false, ..Default::default() };
-        let answer = call!(self.client, &self.path, Write, request)?;
+        let request = WriteRequest { handle: self.handle, offset, data, append: false, ino: self.ino() };
+        let answer = call!(by self.handle, self.client, &self.path, Write, request)?;
         self.learn(answer.attr, answer.placement)?;
         Ok(answer.written)
     }
@@ -231,14 +232,14 @@ impl OpenFile {
     }
 
     async fn ask_grant(&self, size: u64) -> Result<Placement> {
-        let request = GrantSizeRequest { handle: self.handle, size, ..Default::default() };
-        check_placement(call!(self.client, &self.path, GrantSize, request)?.placement)
+        let request = GrantSizeRequest { handle: self.handle, size, ino: self.ino() };
+        check_placement(call!(by self.handle, self.client, &self.path, GrantSize, request)?.placement)
     }
 
     /// False if the report was void: the file was cut since the write.
     async fn report(&self, report: SizeReport) -> Result<bool> {
-        let request = ReportSizeRequest { handle: self.handle, report: Some(report), ..Default::default() };
-        let answer = call!(self.client, &self.path, ReportSize, request)?;
+        let request = ReportSizeRequest { handle: self.handle, report: Some(report), ino: self.ino() };
+        let answer = call!(by self.handle, self.client, &self.path, ReportSize, request)?;
         self.learn(answer.attr, answer.placement)?;
         let placement = check_placement(answer.placement)?;
         Ok(placement.home() == DataHome::Objects && placement.truncate_seq == report.truncate_seq)
@@ -266,8 +267,8 @@ impl OpenFile {
     async fn append_part(&self, part: Bytes) -> Result<u64> {
         for _ in 0..ATTEMPTS {
             let request =
-                WriteRequest { handle: self.handle, offset: 0, data: part.clone(), append: true, ..Default::default() };
-            let answer = call!(self.client, &self.path, Write, request)?;
+                WriteRequest { handle: self.handle, offset: 0, data: part.clone(), append: true, ino: self.ino() };
+            let answer = call!(by self.handle, self.client, &self.path, Write, request)?;
             self.learn(answer.attr, answer.placement)?;
             if answer.written {
                 return Ok(answer.offset);
@@ -288,14 +289,14 @@ impl OpenFile {
     /// Asks where the bytes are.
     async fn refresh(&self) -> Result<()> {
         let request = StatRequest { caller: self.client.caller(), target: Some(by_ino(self.ino())), follow: false };
-        let answer = call!(self.client, &self.path, Stat, request)?;
+        let answer = call!(by self.handle, self.client, &self.path, Stat, request)?;
         self.learn(answer.attr, answer.placement)
     }
 
     /// Attributes.
     pub async fn metadata(&self) -> Result<Metadata> {
         let request = StatRequest { caller: self.client.caller(), target: Some(by_ino(self.ino())), follow: false };
-        let answer = call!(self.client, &self.path, Stat, request)?;
+        let answer = call!(by self.handle, self.client, &self.path, Stat, request)?;
         let metadata = Metadata::from_proto(answer.attr)?;
         if metadata.is_file() {
             self.learn(answer.attr, answer.placement)?;
@@ -309,9 +310,10 @@ impl OpenFile {
             caller: self.client.caller(),
             target: Some(by_ino(self.ino())),
             handle: self.handle,
+            handle_ino: self.ino(),
             ..changes
         };
-        let answer = call!(self.client, &self.path, SetAttr, request)?;
+        let answer = call!(by self.handle, self.client, &self.path, SetAttr, request)?;
         let metadata = Metadata::from_proto(answer.attr)?;
         if metadata.is_file() {
             self.learn(answer.attr, answer.placement)?;
@@ -322,9 +324,18 @@ impl OpenFile {
     /// Closes the handle.
     pub async fn close(&self) -> Result<()> {
         let Some(close) = self.start_close() else { return Ok(()) };
-        let closed = call!(self.client, &self.path, Close, close);
+        let closed = call!(by self.handle, self.client, &self.path, Close, close);
         self.client.core().forget_handle(self.handle);
-        closed.map(|_| ())
+        match closed {
+            // Its owner was opened anew and never heard of it, or it was lost: it is closed (R19).
+            Err(error)
+                if matches!(error.errno(), Errno::EBADF)
+                    || error.reason() == Reason::Posix && error.errno() == Errno::ESTALE =>
+            {
+                Ok(())
+            }
+            other => other.map(|_| ()),
+        }
     }
 
     fn start_close(&self) -> Option<CloseRequest> {
@@ -332,7 +343,8 @@ impl OpenFile {
         if std::mem::replace(&mut state.closed, true) {
             return None;
         }
-        Some(CloseRequest { handle: self.handle, report: None, ..Default::default() })
+        self.client.core().start_closing(self.handle);
+        Some(CloseRequest { handle: self.handle, report: None, ino: state.attr.ino })
     }
 }
 
@@ -345,7 +357,7 @@ impl Drop for OpenFile {
         runtime.spawn(async move {
             let handle = close.handle;
             let operation = Operation { op: Some(Op::Close(close)) };
-            let _ = client.core().run(operation, client.deadline()).await;
+            let _ = client.core().run(operation, To::Handle(handle), client.deadline()).await;
             client.core().forget_handle(handle);
         });
     }

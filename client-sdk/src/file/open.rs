@@ -8,6 +8,7 @@ use pando_proto::mds::{OpenFlag, OpenRequest, ReclaimedHandle, operation::Op, op
 use super::{File, OpenFile};
 use crate::client::wrong_answer;
 use crate::path::{self, Checked};
+use crate::session::To;
 use crate::{Client, Error, Result};
 
 /// Permission bits of a new file unless others are asked for.
@@ -182,13 +183,13 @@ impl OpenFile {
             want_body: false,
             size_hint: options.size_hint,
         };
-        let answered = client.run_answered(Op::Open(request), path.given()).await?;
+        let answered = client.run_to(Op::Open(request), To::Path, path.given()).await?;
         let Answer::Open(answer) = &answered.result else { return Err(wrong_answer(path.given())) };
         let opened = Self::new(client.clone(), handle, path.given().clone(), options.size_hint, answer)?;
         // The rank's next process needs to know what the handle may do, not how it came to be (R19).
         let lasting = OpenFlag::Read as u32 | OpenFlag::Write as u32 | OpenFlag::Append as u32;
         let kept = ReclaimedHandle { handle, ino: opened.ino(), flags: flags & lasting };
-        core.keep_handle(kept, &answered).await.map_err(|error| error.at(path.given()))?;
+        core.keep_handle(kept, &answered, client.deadline()).await.map_err(|error| error.at(path.given()))?;
         Ok(opened)
     }
 }

@@ -6,13 +6,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use pando_proto::Errno;
 use pando_proto::mds::{ReaddirRequest, ReaddirResponse};
 
 use crate::client::call;
 use crate::path::{self, Checked};
 use crate::running::Running;
 use crate::{Client, DirEntry, Error, Result};
+
+/// Attributes of subtrees' roots that are asked for at once.
+const PARALLEL: usize = 32;
 
 /// What a listing brings along.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +39,14 @@ pub struct ReadDir {
     ready: VecDeque<DirEntry>,
     after: Bytes,
     end: bool,
-    fetching: Option<Running<ReaddirResponse>>,
+    fetching: Option<Running<Page>>,
+}
+
+/// Entries as they are handed out, and where the next ones begin.
+struct Page {
+    entries: Vec<DirEntry>,
+    after: Bytes,
+    end: bool,
 }
 
 impl Client {
@@ -61,7 +72,7 @@ impl Client {
             fetching: None,
         };
         let page = listing.fetch().into_future().await?;
-        listing.take(page)?;
+        listing.accept(page);
         Ok(listing)
     }
 }
@@ -74,36 +85,29 @@ impl ReadDir {
         std::future::poll_fn(|cx| self.poll_entry(cx)).await.transpose()
     }
 
-    fn fetch(&self) -> Running<ReaddirResponse> {
-        let request = ReaddirRequest {
-            caller: self.client.caller(),
-            target: Some(self.path.target()),
-            handle: 0,
-            after: self.after.clone(),
-            limit: self.options.page,
-            want_attrs: self.options.metadata,
-            want_bodies: self.options.bodies,
-            ..Default::default()
-        };
-        let (client, path) = (self.client.clone(), self.path.given().clone());
-        Running::new(async move { call!(client, &path, Readdir, request) })
+    fn fetch(&self) -> Running<Page> {
+        let (client, path, options, after) = (self.client.clone(), self.path.clone(), self.options, self.after.clone());
+        Running::new(async move {
+            let request = ReaddirRequest {
+                caller: client.caller(),
+                target: Some(path.target()),
+                handle: 0,
+                after: after.clone(),
+                limit: options.page,
+                want_attrs: options.metadata,
+                want_bodies: options.bodies,
+                ..Default::default()
+            };
+            let answer = call!(client, path.given(), Readdir, request)?;
+            let page = check(answer, after).map_err(|error| error.at(path.given()))?;
+            if options.metadata || options.bodies { complete(&client, &path, page).await } else { Ok(page) }
+        })
     }
 
-    fn take(&mut self, page: ReaddirResponse) -> Result<()> {
+    fn accept(&mut self, page: Page) {
         self.end = page.end;
-        if page.entries.is_empty() && !page.end {
-            return Err(Error::protocol("an empty page that is not the last").at(self.path.given()));
-        }
-        for entry in page.entries {
-            let entry = DirEntry::from_proto(entry)?;
-            // Else a server that repeats itself would keep us here for ever.
-            if entry.name_bytes() <= &self.after {
-                return Err(Error::protocol("a listing out of order").at(self.path.given()));
-            }
-            self.after = entry.name_bytes().clone();
-            self.ready.push_back(entry);
-        }
-        Ok(())
+        self.after = page.after;
+        self.ready = page.entries.into();
     }
 
     fn poll_entry(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<DirEntry>>> {
@@ -116,7 +120,7 @@ impl ReadDir {
             }
             let mut fetching = self.fetching.take().unwrap_or_else(|| self.fetch());
             let page = match fetching.poll(cx) {
-                Poll::Ready(page) => page.and_then(|page| self.take(page)),
+                Poll::Ready(page) => page.map(|page| self.accept(page)),
                 Poll::Pending => {
                     self.fetching = Some(fetching);
                     return Poll::Pending;
@@ -128,6 +132,43 @@ impl ReadDir {
             }
         }
     }
+}
+
+/// Refuses listings that no server sends: also one that repeats itself, which would keep us here for ever.
+fn check(answer: ReaddirResponse, mut after: Bytes) -> Result<Page> {
+    if answer.entries.is_empty() && !answer.end {
+        return Err(Error::protocol("an empty page that is not the last"));
+    }
+    let mut entries = Vec::with_capacity(answer.entries.len());
+    for entry in answer.entries {
+        let entry = DirEntry::from_proto(entry)?;
+        if entry.name_bytes() <= &after {
+            return Err(Error::protocol("a listing out of order"));
+        }
+        after = entry.name_bytes().clone();
+        entries.push(entry);
+    }
+    Ok(Page { entries, after, end: answer.end })
+}
+
+/// Asks for attributes that the listing could not tell: roots of other subtrees belong to other owners (R15).
+async fn complete(client: &Client, dir: &Checked, page: Page) -> Result<Page> {
+    if page.entries.iter().all(|entry| entry.metadata().is_some()) {
+        return Ok(page);
+    }
+    let asking = page.entries.into_iter().map(|entry| async move {
+        if entry.metadata().is_some() {
+            return Ok(Some(entry));
+        }
+        match client.stat(&dir.join(entry.name()), false).await {
+            Ok(metadata) => Ok(Some(entry.with_metadata(metadata))),
+            // It vanished since the listing.
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    });
+    let answers: Vec<_> = futures_util::stream::iter(asking).buffered(PARALLEL).try_collect().await?;
+    Ok(Page { entries: answers.into_iter().flatten().collect(), ..page })
 }
 
 impl Stream for ReadDir {

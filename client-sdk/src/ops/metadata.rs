@@ -1,13 +1,18 @@
 //! Attributes: look and change.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
-use pando_proto::Errno;
-use pando_proto::mds::{AccessRequest, SetAttrRequest, StatRequest, StatfsRequest};
+use pando_proto::mds::{
+    AccessRequest, SetAttrRequest, StatRequest, StatfsRequest, operation::Op, operation_result::Result as Answer,
+};
+use pando_proto::{Errno, Ino};
 
-use crate::client::call;
+use crate::client::{call, wrong_answer};
 use crate::path::{self, Checked};
-use crate::{Client, FsStats, Metadata, Result, SetTime};
+use crate::session::Found;
+use crate::{Client, FsStats, Location, Metadata, Result, SetTime};
 
 /// Which attributes to change.
 #[derive(Default)]
@@ -61,6 +66,25 @@ impl Client {
         let request = StatRequest { caller: self.caller(), target: Some(path.target()), follow };
         let answer = call!(self, path.given(), Stat, request)?;
         Metadata::from_proto(answer.attr)
+    }
+
+    /// Who serves what `path` leads to, symlinks followed: asks the rank that does.
+    ///
+    /// Errors: as [`metadata`](Self::metadata).
+    pub async fn locate(&self, path: impl AsRef<Path>) -> Result<Location> {
+        let path = path::check(path.as_ref())?;
+        let request = StatRequest { caller: self.caller(), target: Some(path.target()), follow: true };
+        let Found { answered, path: rest } = self.run_and_find(Op::Stat(request), path.given()).await?;
+        let Answer::Stat(answer) = answered.result else { return Err(wrong_answer(path.given())) };
+        let map = self.map();
+        Ok(Location {
+            subtree: answered.subtree,
+            epoch: answered.epoch,
+            rank: answered.rank,
+            address: map.ranks.get(&answered.rank).map(|rank| rank.address.clone()).unwrap_or_default(),
+            ino: Ino(Metadata::from_proto(answer.attr)?.ino()),
+            path: PathBuf::from(OsString::from_vec(rest.to_vec())),
+        })
     }
 
     /// Whether `path` leads to something.

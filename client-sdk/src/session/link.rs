@@ -4,34 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_proto::mds::session_service_client::SessionServiceClient;
-use pando_proto::mds::{
-    Hello, Operation, OperationResult, ReclaimRequest, ReclaimedHandle, Request, ServerFrame, Welcome, operation::Op,
-    operation_result::Result as Answer, server_frame,
-};
+use pando_proto::mds::{Hello, OperationResult, ServerFrame, Welcome, server_frame};
 use pando_proto::{Error, MAX_MESSAGE_BYTES, Rank, Reason};
 use pando_rpc::pipe::{self, Pipe, PipeReplies};
 use tokio::sync::watch;
 use tonic::Streaming;
 
 use super::Core;
+use super::handles::INCARNATION_OF_MAP;
 use super::outgoing::{Message, Outgoing};
-use super::window::Number;
 
 /// From the first byte to the Welcome.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// For the rank to take the handles back.
-const RECLAIM_LIMIT: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Requests in one frame.
 const FRAME_REQUESTS: usize = 256;
 /// Messages that may wait to be sent; above the largest window of requests.
 const QUEUE: usize = 1 << 17;
-/// Bits of a welcomed incarnation that the map knows; above them stands how often the rank opened its subtree anew in
-/// this process, and so lost the handles.
-const INCARNATION_OF_MAP: u64 = (1 << 40) - 1;
-/// Handles in one Reclaim.
-const RECLAIM_CHUNK: usize = 4096;
 
 /// What a rank sends back.
 #[derive(Debug)]
@@ -63,7 +53,7 @@ impl Link {
             last_error: watch::Sender::new(None),
             over: watch::Sender::new(false),
         });
-        let keeper = Keeper { core, rank, link: Arc::clone(&link), known: None };
+        let keeper = Keeper { core, rank, link: Arc::clone(&link) };
         tokio::spawn(async move {
             let shutdown = keeper.core.shutdown.clone();
             let link = Arc::clone(&keeper.link);
@@ -106,8 +96,6 @@ struct Keeper {
     core: Arc<Core>,
     rank: Rank,
     link: Arc<Link>,
-    /// Incarnation that knows our handles.
-    known: Option<u64>,
 }
 
 struct Opened {
@@ -118,7 +106,7 @@ struct Opened {
 }
 
 impl Keeper {
-    async fn run(mut self) {
+    async fn run(self) {
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.open().await {
@@ -178,7 +166,7 @@ impl Keeper {
     }
 
     /// Hands in replies until the stream breaks; says why it did.
-    async fn serve(&mut self, opened: Opened) -> Error {
+    async fn serve(&self, opened: Opened) -> Error {
         let Opened { mut frames, welcome, pipe, replies } = opened;
         let live = Live { pipe, incarnation: welcome.incarnation };
         let reading = async {
@@ -194,29 +182,13 @@ impl Keeper {
                 }
             }
         };
-        tokio::pin!(reading);
-        // R19: before anything else the new process of a rank hears of our handles.
-        if self.known != Some(welcome.incarnation) {
-            tokio::select! {
-                broken = &mut reading => return broken,
-                reclaimed = self.reclaim(&live) => match reclaimed {
-                    Ok(()) => self.known = Some(welcome.incarnation),
-                    // Nothing to reclaim there; what it is asked, it redirects.
-                    Err(error) if error.reason == Reason::NotOwner => {}
-                    Err(error) => return error,
-                },
-            }
-        }
-        let known = self.known == Some(welcome.incarnation);
+        self.core.welcomed(self.rank, welcome.incarnation);
         self.link.last_error.send_replace(None);
         self.link.live.send_replace(Some(live));
         tokio::select! {
             broken = reading => broken,
             () = self.replaced(welcome.incarnation) => {
                 Error::new(Reason::Unavailable, "another process serves the rank now")
-            }
-            () = self.core.root_moved_to(self.rank), if !known => {
-                Error::new(Reason::Unavailable, "the rank has become the owner: it is to hear of our handles first")
             }
         }
     }
@@ -230,66 +202,6 @@ impl Keeper {
                 return;
             }
             map.changed().await;
-        }
-    }
-
-    /// Names all our handles, then sends an empty Reclaim: there are no more, this session is back (R19).
-    async fn reclaim(&self, live: &Live) -> Result<(), Error> {
-        // First the incarnation, then the list: an open that is answered now sees one of both (see `Core::keep_handle`).
-        self.core.set_incarnation(self.rank, live.incarnation);
-        let handles = self.core.open_handles(self.rank);
-        for handles in handles.chunks(RECLAIM_CHUNK).chain([&[][..]]) {
-            let reclaiming = self.reclaim_until_taken(live, handles);
-            let answer = tokio::time::timeout(RECLAIM_LIMIT, reclaiming).await;
-            let timeout = |_| Error::new(Reason::Timeout, "the rank did not take our handles back in time");
-            for lost in answer.map_err(timeout)?? {
-                tracing::warn!(handle = lost, "an open file is gone: its inode was lost with the rank");
-                self.core.forget_handle(lost);
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks again while the rank is not ready. Each time under a new number; see
-    /// [`Window::take_beyond_limit`](super::window::Window::take_beyond_limit) for why not within the window.
-    async fn reclaim_until_taken(&self, live: &Live, handles: &[ReclaimedHandle]) -> Result<Vec<u64>, Error> {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let number = self.core.window.take_beyond_limit();
-            let request = ReclaimRequest { handles: handles.to_vec() };
-            match self.core.reclaim(live, number, request).await {
-                Err(error) if error.reason == Reason::NotOwner || live.pipe.is_closed() => return Err(error),
-                Err(error) if error.is_retryable() => {
-                    tokio::time::sleep(error.retry_after.unwrap_or(pause).min(LONGEST_PAUSE)).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                other => return other,
-            }
-        }
-    }
-}
-
-impl Core {
-    /// Sends one Reclaim; the handles that are lost.
-    pub(crate) async fn reclaim(
-        &self,
-        live: &Live,
-        number: Number,
-        request: ReclaimRequest,
-    ) -> Result<Vec<u64>, Error> {
-        let id = number.id();
-        let operation = Some(Operation { op: Some(Op::Reclaim(request)) });
-        let (subtree, epoch) = self.root_subtree();
-        let request = Request { id, subtree, subtree_epoch: epoch, retry: false, operation, ..Default::default() };
-        match live.pipe.call(id, Message::Request(request)).await? {
-            Reply::Result(OperationResult { result: Some(Answer::Reclaim(answer)) }) => Ok(answer.lost),
-            Reply::Result(OperationResult { result: Some(Answer::Error(status)) }) => {
-                Err(Error::from_rpc_status(status))
-            }
-            Reply::Result(OperationResult { result: Some(Answer::Redirect(_)) }) => {
-                Err(Error::new(Reason::NotOwner, "the rank does not own the subtree"))
-            }
-            _ => Err(Error::new(Reason::Internal, "the rank's answer to Reclaim makes no sense")),
         }
     }
 }

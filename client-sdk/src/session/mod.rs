@@ -1,7 +1,11 @@
 //! A client's relation to the ranks: numbers, streams, open handles.
 
+mod handles;
 mod link;
 mod outgoing;
+mod place;
+mod reclaim;
+mod routes;
 mod ticket;
 mod window;
 
@@ -11,18 +15,25 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pando_cluster_map::{ClusterMap, Subtree};
 use pando_mon_client::{MapWatch, MonClient};
 use pando_osd_client::ObjectClient;
 use pando_proto::ids::ROOT_SUBTREE;
-use pando_proto::mds::{Operation, ReclaimRequest, ReclaimedHandle};
-use pando_proto::{ClientId, Error, Rank, Reason};
+use pando_proto::mds::Operation;
+use pando_proto::{ClientId, Epoch, Error, Rank, Reason, SubtreeId};
 use pando_rpc::{Clock, Net, Shutdown};
+use tokio::sync::Notify;
 
-use link::{Link, Reply};
+use handles::{Handles, not_in_the_map};
+use link::{Link, Live, Reply};
 use outgoing::Message;
-pub(crate) use ticket::Answered;
+use routes::Routes;
 use ticket::Ticket;
+pub(crate) use ticket::{Answered, Found, To};
 use window::Window;
+
+/// Merges that are followed, one after the other.
+const MOST_MERGES: usize = 1024;
 
 /// What all clones of a client, and its background tasks, share.
 pub(crate) struct Core {
@@ -37,16 +48,34 @@ pub(crate) struct Core {
     window: Arc<Window>,
     links: Mutex<BTreeMap<Rank, Arc<Link>>>,
     handles: Mutex<Handles>,
+    routes: Routes,
+    /// A rank has said something that may call for reclaims.
+    news: Notify,
     next_handle: AtomicU64,
     /// Why the session is over, if the cluster ended it.
     ended: OnceLock<Error>,
 }
 
-/// Handles that a rank's next process has to hear of (R19).
-#[derive(Default)]
-struct Handles {
-    open: BTreeMap<u64, (Rank, ReclaimedHandle)>,
-    incarnations: BTreeMap<Rank, u64>,
+/// Who answers for a subtree.
+struct Serving {
+    /// The one that was asked for, or what it was merged into.
+    subtree: SubtreeId,
+    epoch: Epoch,
+    rank: Rank,
+    live: Live,
+}
+
+/// The subtree that answers for this one by now: itself, or what it was merged into (R10).
+fn successor(map: &ClusterMap, subtree: SubtreeId) -> Option<SubtreeId> {
+    let mut id = subtree;
+    for _ in 0..MOST_MERGES {
+        if map.subtrees.contains_key(&id) {
+            return Some(id);
+        }
+        let merge = map.lineage.iter().find(|lineage| lineage.merged && lineage.child == id)?;
+        id = merge.parent;
+    }
+    None
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,24 +103,36 @@ impl Core {
             window: Arc::new(Window::new()),
             links: Mutex::default(),
             handles: Mutex::default(),
+            routes: Routes::default(),
+            news: Notify::new(),
             next_handle: AtomicU64::new(1),
             ended: OnceLock::new(),
         }
     }
 
     /// Runs one operation until its outcome is known or `limit` has passed.
-    pub async fn run(self: &Arc<Self>, operation: Operation, limit: Duration) -> crate::Result<Answered> {
-        let mut ticket = Ticket::new(Arc::clone(self), operation);
+    pub async fn run(self: &Arc<Self>, operation: Operation, to: To, limit: Duration) -> crate::Result<Answered> {
+        let mut ticket = Ticket::new(Arc::clone(self), operation, to);
         let outcome = tokio::time::timeout(limit, ticket.drive()).await;
         outcome.unwrap_or_else(|_| Err(ticket.timed_out(limit)))
     }
 
-    /// Has the rank of the root send `payload` back, without any work.
+    /// The same, and where the path ended.
+    pub async fn run_and_find(self: &Arc<Self>, operation: Operation, limit: Duration) -> crate::Result<Found> {
+        let mut ticket = Ticket::new(Arc::clone(self), operation, To::Path);
+        let outcome = tokio::time::timeout(limit, ticket.drive()).await;
+        let answered = outcome.unwrap_or_else(|_| Err(ticket.timed_out(limit)))?;
+        Ok(ticket.found(answered))
+    }
+
+    /// Has a rank send `payload` back, without any work: that of the root, or any other.
     pub async fn echo(self: &Arc<Self>, payload: Bytes, limit: Duration) -> crate::Result<Bytes> {
         let echoing = async {
             let number = self.window.take().await;
-            let (_, live) = self.live_of_root().await?;
-            match live.pipe.call(number.id(), Message::Echo(payload)).await? {
+            // The root subtree has the lowest number.
+            let any = self.map.current().subtrees.keys().next().copied();
+            let serving = self.serving(any.unwrap_or(ROOT_SUBTREE)).await?;
+            match serving.live.pipe.call(number.id(), Message::Echo(payload)).await? {
                 Reply::Echo(payload) => Ok(payload),
                 Reply::Result(_) => Err(crate::Error::protocol("a result for an echo")),
             }
@@ -105,41 +146,24 @@ impl Core {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Remembers an open handle for R19. `answered` tells which process of the
-    /// rank knows it: if another one runs by now, that one is told.
-    pub async fn keep_handle(self: &Arc<Self>, handle: ReclaimedHandle, answered: &Answered) -> crate::Result<()> {
-        let current = {
-            let mut handles = lock(&self.handles);
-            handles.open.insert(handle.handle, (answered.rank, handle));
-            handles.incarnations.get(&answered.rank).copied()
-        };
-        let known = answered.first_incarnation == Some(answered.incarnation) && current == Some(answered.incarnation);
-        if known {
-            return Ok(());
-        }
-        let link = self.link(answered.rank);
-        let live = link.live().await?;
-        // Nobody waits for this one but its caller, so it can wait for room.
-        let number = self.window.take().await;
-        let lost = self.reclaim(&live, number, ReclaimRequest { handles: vec![handle] }).await?;
-        if lost.contains(&handle.handle) {
-            self.forget_handle(handle.handle);
-            return Err(crate::Error::posix(pando_proto::Errno::ESTALE));
-        }
-        Ok(())
+    /// How many reclaims have begun at a subtree.
+    fn generation(&self, subtree: SubtreeId) -> u64 {
+        lock(&self.handles).generation(subtree)
+    }
+
+    pub fn start_closing(&self, handle: u64) {
+        lock(&self.handles).start_closing(handle);
     }
 
     pub fn forget_handle(&self, handle: u64) {
-        lock(&self.handles).open.remove(&handle);
+        lock(&self.handles).forget(handle);
     }
 
-    fn open_handles(&self, rank: Rank) -> Vec<ReclaimedHandle> {
-        let handles = lock(&self.handles);
-        handles.open.values().filter(|(owner, _)| *owner == rank).map(|(_, handle)| *handle).collect()
-    }
-
-    fn set_incarnation(&self, rank: Rank, incarnation: u64) {
-        lock(&self.handles).incarnations.insert(rank, incarnation);
+    /// A rank's process has welcomed us. If it is another than before, or has lost our handles, it is to hear of them.
+    fn welcomed(&self, rank: Rank, incarnation: u64) {
+        if lock(&self.handles).welcome(rank, incarnation) {
+            self.news.notify_one();
+        }
     }
 
     fn link(self: &Arc<Self>, rank: Rank) -> Arc<Link> {
@@ -147,61 +171,60 @@ impl Core {
         Arc::clone(links.entry(rank).or_insert_with(|| Link::start(Arc::clone(self), rank)))
     }
 
-    /// Id and epoch of the root subtree; requests name them (R10, R16).
-    fn root_subtree(&self) -> (u64, u64) {
-        let map = self.map.current();
-        (ROOT_SUBTREE.0, map.root_subtree().map_or(0, |subtree| subtree.epoch.0))
-    }
-
-    async fn live_of_root(self: &Arc<Self>) -> Result<(Rank, link::Live), Error> {
+    /// The rank that answers for a subtree, once there is a stream to it.
+    ///
+    /// Errors: Unavailable if the map shows neither the subtree nor what it was merged into.
+    async fn serving(self: &Arc<Self>, subtree: SubtreeId) -> Result<Serving, Error> {
         if self.shutdown.is_stopping() {
             return Err(self.over());
         }
-        // The epoch in the map may be behind, the rank may just be restarting: the link finds out.
-        let owner = self.map.current().root_subtree().map(|subtree| subtree.owner);
-        let Some(rank) = owner else {
+        let map = self.map.current();
+        let found = successor(&map, subtree).and_then(|id| map.subtrees.get(&id).map(|found| (id, found)));
+        let Some((id, Subtree { owner: rank, epoch, .. })) = found else {
+            drop(map);
             self.map_changed_within(Duration::from_millis(200)).await;
-            return Err(Error::new(Reason::Unavailable, "no MDS serves the root yet"));
+            return Err(not_in_the_map(subtree));
         };
+        let (rank, epoch) = (*rank, *epoch);
+        // The epoch in the map may be behind, the rank may just be restarting: the link finds out.
         let link = self.link(rank);
-        tokio::select! {
+        let live = tokio::select! {
             biased;
-            live = link.live() => Ok((rank, live?)),
+            live = link.live() => live?,
             // It may never be reached any more.
-            () = self.root_moved_from(rank) => {
-                Err(Error::new(Reason::NotOwner, format!("{rank} does not own the subtree any more")))
-            }
-        }
+            () = self.moved_from(id, rank) => return Err(not_its_owner(rank)),
+        };
+        Ok(Serving { subtree: id, epoch, rank, live })
     }
 
-    /// Ends when the map shows another owner of the root.
-    async fn root_moved_from(&self, rank: Rank) {
+    /// Ends when the map shows another owner of a subtree, or none.
+    async fn moved_from(&self, subtree: SubtreeId, rank: Rank) {
         let mut map = self.map.clone();
-        while map.current().root_subtree().is_some_and(|subtree| subtree.owner == rank) {
+        while map.current().subtrees.get(&subtree).is_some_and(|subtree| subtree.owner == rank) {
             map.changed().await;
         }
     }
 
-    /// Ends when the map shows `rank` as the owner of the root.
-    async fn root_moved_to(&self, rank: Rank) {
-        let mut map = self.map.clone();
-        while map.current().root_subtree().is_none_or(|subtree| subtree.owner != rank) {
-            map.changed().await;
-        }
-    }
-
-    /// Keeps a stream to the owner of the root open from now on, also while nobody calls:
-    /// its keep-alives keep the session alive.
+    /// From now on: keeps a stream to every rank that owns a subtree, also while nobody calls, for its keep-alives
+    /// keep the session alive there; and answers changes of owners by reclaims (R19).
     pub fn stay(self: &Arc<Self>) {
         let core = Arc::clone(self);
         tokio::spawn(async move {
             let mut map = core.map.clone();
             let staying = async {
                 loop {
-                    if let Some(subtree) = map.current().root_subtree() {
-                        core.link(subtree.owner);
+                    let current = map.current();
+                    for subtree in current.subtrees.values() {
+                        if current.ranks.get(&subtree.owner).is_some_and(|rank| rank.up) {
+                            core.link(subtree.owner);
+                        }
                     }
-                    map.changed().await;
+                    drop(current);
+                    core.reclaim_changed();
+                    tokio::select! {
+                        _ = map.changed() => {}
+                        () = core.news.notified() => {}
+                    }
                 }
             };
             tokio::select! {
@@ -231,12 +254,16 @@ impl Core {
         let _ = tokio::time::timeout(limit, newer).await;
     }
 
-    /// Why the rank of the root cannot be reached at the moment.
-    fn trouble(&self) -> Option<Error> {
+    /// Why the owner of a subtree cannot be reached at the moment.
+    fn trouble(&self, subtree: SubtreeId) -> Option<Error> {
         let map = self.map.current();
-        let Some(subtree) = map.root_subtree() else {
-            return Some(Error::new(Reason::Unavailable, "no MDS serves the root yet"));
+        let Some(found) = successor(&map, subtree).and_then(|id| map.subtrees.get(&id)) else {
+            return Some(Error::new(Reason::Unavailable, format!("no MDS rank serves {subtree} yet")));
         };
-        lock(&self.links).get(&subtree.owner).and_then(|link| link.last_error())
+        lock(&self.links).get(&found.owner).and_then(|link| link.last_error())
     }
+}
+
+fn not_its_owner(rank: Rank) -> Error {
+    Error::new(Reason::NotOwner, format!("{rank} does not own the subtree any more"))
 }

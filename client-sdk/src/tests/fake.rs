@@ -123,10 +123,15 @@ impl Fake {
 
     /// A map with this rank alone, and a client that follows it.
     pub fn client(&self) -> (Client, watch::Sender<Arc<ClusterMap>>) {
-        let (watch, sender) = MapWatch::fixed(Arc::new(self.map(1)));
-        let net: Arc<dyn Net> = Arc::new(TcpNet);
-        let core = Core::new(ClientId(7), net, Arc::new(SystemClock), watch, None, Shutdown::default());
-        (Client::new(core, Caller::default(), Duration::from_secs(10)), sender)
+        client(self.map(1))
+    }
+
+    pub fn rank(&self) -> Rank {
+        Rank(self.inner.rank)
+    }
+
+    pub fn info(&self) -> RankInfo {
+        RankInfo { address: self.address.to_string(), up: true, ..RankInfo::default() }
     }
 
     /// The map in which this rank owns the root.
@@ -148,6 +153,16 @@ impl Fake {
         );
         map
     }
+}
+
+/// A client that follows a map which the test feeds.
+pub fn client(map: ClusterMap) -> (Client, watch::Sender<Arc<ClusterMap>>) {
+    let (watch, sender) = MapWatch::fixed(Arc::new(map));
+    let net: Arc<dyn Net> = Arc::new(TcpNet);
+    let core = Core::new(ClientId(7), net, Arc::new(SystemClock), watch, None, Shutdown::default());
+    let client = Client::new(core, Caller::default(), Duration::from_secs(10));
+    client.core().stay();
+    (client, sender)
 }
 
 struct Service(Arc<Inner>);

@@ -1,0 +1,246 @@
+//! Open handles, and which owners of subtrees were told of them (R19).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pando_cluster_map::ClusterMap;
+use pando_proto::mds::ReclaimedHandle;
+use pando_proto::{Epoch, Errno, Error, Rank, Reason, SubtreeId};
+use tokio::sync::watch;
+
+use super::successor;
+
+/// Bits of a welcomed incarnation that the map knows; above them a rank may count how often it opened a subtree anew
+/// in this process, and so lost handles.
+pub(super) const INCARNATION_OF_MAP: u64 = (1 << 40) - 1;
+
+/// Who was told, or is to be told: each such change makes the handles of a subtree unknown to its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Term {
+    pub rank: Rank,
+    pub incarnation: u64,
+    pub epoch: Epoch,
+}
+
+enum State {
+    Open,
+    /// Whoever does not know it need not hear of it any more.
+    Closing,
+    /// Its inode is gone.
+    Lost,
+}
+
+struct Open {
+    subtree: SubtreeId,
+    known_as: ReclaimedHandle,
+    state: State,
+}
+
+/// What was told of one subtree.
+struct Told {
+    /// Reclaims that were begun.
+    begun: u64,
+    /// Whom the last complete one reached.
+    done: Option<Term>,
+    running: bool,
+    /// To be repeated although it may reach the same.
+    again: bool,
+    /// `begun` of the last one that ended.
+    ended: watch::Sender<u64>,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self { begun: 0, done: None, running: false, again: false, ended: watch::Sender::new(0) }
+    }
+}
+
+/// Whether operations by handle may go to a subtree.
+pub(super) enum Readiness {
+    /// Yes; so many reclaims were begun there.
+    Ready(u64),
+    /// After a reclaim, which the caller starts if `start`.
+    Wait { ended: watch::Receiver<u64>, start: bool },
+    /// The map does not know the subtree.
+    Unknown,
+}
+
+#[derive(Default)]
+pub(super) struct Handles {
+    open: BTreeMap<u64, Open>,
+    by_subtree: BTreeSet<(SubtreeId, u64)>,
+    told: BTreeMap<SubtreeId, Told>,
+    /// What the ranks' last Welcomes said.
+    welcomed: BTreeMap<Rank, u64>,
+}
+
+impl Handles {
+    /// Remembers an open handle; how many reclaims have begun at its subtree.
+    pub fn keep(&mut self, handle: ReclaimedHandle, subtree: SubtreeId) -> u64 {
+        self.forget(handle.handle);
+        self.by_subtree.insert((subtree, handle.handle));
+        self.open.insert(handle.handle, Open { subtree, known_as: handle, state: State::Open });
+        self.generation(subtree)
+    }
+
+    pub fn forget(&mut self, handle: u64) {
+        if let Some(open) = self.open.remove(&handle) {
+            self.by_subtree.remove(&(open.subtree, handle));
+        }
+    }
+
+    /// From now on nobody is told of it: a reclaim that overtakes the close would open it again.
+    pub fn start_closing(&mut self, handle: u64) {
+        if let Some(open) = self.open.get_mut(&handle)
+            && matches!(open.state, State::Open)
+        {
+            open.state = State::Closing;
+        }
+    }
+
+    pub fn lose(&mut self, handle: u64) {
+        if let Some(open) = self.open.get_mut(&handle) {
+            open.state = State::Lost;
+        }
+    }
+
+    /// The handle belongs to another subtree.
+    pub fn transfer(&mut self, handle: u64, to: SubtreeId) {
+        if let Some(open) = self.open.get_mut(&handle) {
+            self.by_subtree.remove(&(open.subtree, handle));
+            open.subtree = to;
+            self.by_subtree.insert((to, handle));
+        }
+    }
+
+    /// Where operations by this handle go.
+    ///
+    /// Errors: ESTALE if its inode was lost, EBADF if it is not open.
+    pub fn subtree_of(&self, handle: u64) -> Result<SubtreeId, Error> {
+        match self.open.get(&handle) {
+            Some(Open { state: State::Lost, .. }) => {
+                let message = "the open file was lost: it was removed, and its MDS rank failed for too long".to_owned();
+                Err(Error { message, ..Error::posix(Errno::ESTALE) })
+            }
+            Some(open) => Ok(open.subtree),
+            None => Err(Error::posix(Errno::EBADF)),
+        }
+    }
+
+    /// How many reclaims have begun at a subtree.
+    pub fn generation(&self, subtree: SubtreeId) -> u64 {
+        self.told.get(&subtree).map_or(0, |told| told.begun)
+    }
+
+    /// A rank has welcomed this session; whether handles may have been lost with that.
+    pub fn welcome(&mut self, rank: Rank, incarnation: u64) -> bool {
+        self.welcomed.insert(rank, incarnation) != Some(incarnation)
+    }
+
+    fn wanted(&self, map: &ClusterMap, subtree: SubtreeId) -> Option<Term> {
+        let found = map.subtrees.get(&subtree)?;
+        let of_map = map.ranks.get(&found.owner).map_or(0, |rank| rank.incarnation);
+        let welcomed = self.welcomed.get(&found.owner).copied().unwrap_or(0);
+        let incarnation = if welcomed & INCARNATION_OF_MAP >= of_map { welcomed } else { of_map };
+        Some(Term { rank: found.owner, incarnation, epoch: found.epoch })
+    }
+
+    /// Subtrees whose owners are to hear of our handles, or that there are none. They count as started.
+    pub fn due(&mut self, map: &ClusterMap) -> Vec<SubtreeId> {
+        self.follow_merges(map);
+        self.told.retain(|subtree, told| told.running || map.subtrees.contains_key(subtree));
+        let mut due = Vec::new();
+        for subtree in map.subtrees.keys() {
+            let wanted = self.wanted(map, *subtree);
+            let told = self.told.entry(*subtree).or_default();
+            if told.done != wanted && !told.running {
+                told.running = true;
+                due.push(*subtree);
+            }
+        }
+        due
+    }
+
+    /// Handles of subtrees that were merged away belong to what these were merged into.
+    fn follow_merges(&mut self, map: &ClusterMap) {
+        let mut next = SubtreeId(0);
+        while let Some((subtree, _)) = self.by_subtree.range((next, 0)..).next().copied() {
+            next = SubtreeId(subtree.0.saturating_add(1));
+            let Some(to) = successor(map, subtree).filter(|to| *to != subtree) else { continue };
+            let moving: Vec<u64> = self.numbers(subtree).collect();
+            moving.into_iter().for_each(|handle| self.transfer(handle, to));
+        }
+    }
+
+    fn numbers(&self, subtree: SubtreeId) -> impl Iterator<Item = u64> {
+        self.by_subtree.range((subtree, 0)..=(subtree, u64::MAX)).map(|(_, handle)| *handle)
+    }
+
+    /// Whether the present owner of a subtree was told of our handles.
+    pub fn readiness(&mut self, map: &ClusterMap, subtree: SubtreeId) -> Readiness {
+        let Some(wanted) = self.wanted(map, subtree) else { return Readiness::Unknown };
+        let told = self.told.entry(subtree).or_default();
+        if told.done == Some(wanted) && !told.running {
+            return Readiness::Ready(told.begun);
+        }
+        let start = !std::mem::replace(&mut told.running, true);
+        Readiness::Wait { ended: told.ended.subscribe(), start }
+    }
+
+    /// The owner does not know a handle, although so many reclaims had begun when it was asked.
+    pub fn distrust(&mut self, subtree: SubtreeId, generation: u64) {
+        if let Some(told) = self.told.get_mut(&subtree)
+            && told.begun <= generation
+            && !told.running
+        {
+            told.done = None;
+        }
+    }
+
+    /// Whether any reclaim ever reached an owner of this subtree.
+    pub fn was_told(&self, subtree: SubtreeId) -> bool {
+        self.told.get(&subtree).is_some_and(|told| told.done.is_some())
+    }
+
+    pub fn has_any(&self, subtree: SubtreeId) -> bool {
+        self.numbers(subtree).next().is_some()
+    }
+
+    /// Begins a reclaim: what is to be told. What is kept later sees that it has begun.
+    pub fn begin(&mut self, subtree: SubtreeId) -> Vec<ReclaimedHandle> {
+        let told = self.told.entry(subtree).or_default();
+        told.begun += 1;
+        told.again = false;
+        let open = self.numbers(subtree).filter_map(|handle| self.open.get(&handle));
+        open.filter(|open| matches!(open.state, State::Open)).map(|open| open.known_as).collect()
+    }
+
+    /// A handle turned out to belong to another subtree, whose owner is to be told.
+    pub fn found_elsewhere(&mut self, handle: u64, subtree: SubtreeId) {
+        self.transfer(handle, subtree);
+        let told = self.told.entry(subtree).or_default();
+        if told.running {
+            told.again = true;
+        } else {
+            told.done = None;
+        }
+    }
+
+    /// A reclaim has reached somebody, or has failed. True if it was the last for now.
+    pub fn end(&mut self, map: &ClusterMap, subtree: SubtreeId, reached: Option<Term>) -> bool {
+        let wanted = self.wanted(map, subtree);
+        let Some(told) = self.told.get_mut(&subtree) else { return true };
+        let over = wanted.is_none() || (reached == wanted && !told.again);
+        if over {
+            told.done = reached;
+            told.running = false;
+            // Also if nobody listens now.
+            told.ended.send_replace(told.begun);
+        }
+        over
+    }
+}
+
+/// For a map that does not show a subtree which somebody spoke of.
+pub(super) fn not_in_the_map(subtree: SubtreeId) -> Error {
+    Error::new(Reason::Unavailable, format!("{subtree} is not in the cluster map yet"))
+}
