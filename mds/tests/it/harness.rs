@@ -136,7 +136,6 @@ impl TestRank {
 pub struct Client {
     up: mpsc::Sender<ClientFrame>,
     down: tonic::Streaming<ServerFrame>,
-    client: u64,
     pub welcome: Welcome,
     next: u64,
     pub lowest: u64,
@@ -155,7 +154,7 @@ impl Client {
         };
         // Numbers go on rising when a session comes back to the rank's next process.
         let next = welcome.incarnation * 10_000;
-        Ok(Self { up, down, client, welcome, next, lowest: 0, ready: BTreeMap::new() })
+        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new() })
     }
 
     /// Sends operations in one frame; their numbers.

@@ -107,15 +107,14 @@ fn an_unlinked_open_file_lives_through_a_restart_until_its_session_ends() {
         // Everyone else goes; client 1 comes back with its handle (R19).
         rank.change_map(|map| map.sessions.retain(|client, _| *client == ClientId(1)));
         let mut client = rank.connect(1).await;
-        let reclaim = || Op::Reclaim(ReclaimRequest { handles: vec![ReclaimedHandle { handle: 5, ino, flags: 1 }] });
-        client.call(reclaim()).await.unwrap();
+        client.call(reclaim(vec![ReclaimedHandle { handle: 5, ino, flags: 1 }])).await.unwrap();
         let read = Op::Read(pando_proto::mds::ReadRequest { handle: 5, offset: 0, length: 100, ..Default::default() });
         let reply = client.call(read).await.unwrap();
         let pando_proto::mds::operation_result::Result::Read(read) = reply else { panic!("{reply:?}") };
         assert_eq!(read.data.as_deref(), Some(&b"still here"[..]));
         assert_eq!(orphans(&world), 1);
         // Everyone is back or gone, and it is still open.
-        client.call(write_file("last", b"")).await.unwrap();
+        client.call(reclaim(vec![])).await.unwrap();
         assert_eq!(orphans(&world), 1);
         rank.change_map(|map| map.sessions.clear());
         while orphans(&world) > 0 {
@@ -136,6 +135,7 @@ fn orphans_wait_for_every_session_of_the_time_before() {
         let rank = TestRank::start(&world, 2, CACHE).await;
         let mut other = rank.connect(2).await;
         other.call(write_file("else", b"")).await.unwrap();
+        other.call(reclaim(vec![])).await.unwrap();
         assert_eq!(orphans(&world), 1, "R19: client 1 may still hold it open");
         rank.change_map(|map| map.sessions.retain(|client, _| *client == ClientId(2)));
         while orphans(&world) > 0 {
@@ -164,6 +164,7 @@ fn an_unlinked_open_file_lives_through_an_opening_anew_in_the_same_process() {
         world.records.refuse_next(Error::new(Reason::NoSpace, "full"));
         assert_eq!(other.call(write_file("refused", b"")).await.unwrap_err().reason, Reason::NoSpace);
         other.call(write_file("else", b"")).await.unwrap();
+        other.call(reclaim(vec![])).await.unwrap();
         assert_eq!(orphans(&world), 1, "R19: client 1 is not back");
         client.call(reclaim(vec![ReclaimedHandle { handle: 5, ino, flags: 1 }])).await.unwrap();
         client.call(reclaim(vec![])).await.unwrap();
@@ -188,6 +189,7 @@ fn a_keep_alive_is_not_the_end_of_reclaiming_but_an_empty_reclaim_is() {
         rank.change_map(|map| map.sessions.retain(|client, _| client.0 <= 2));
         let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
         other.call(write_file("else", b"")).await.unwrap();
+        other.call(reclaim(vec![])).await.unwrap();
         client.raw(Up::KeepAlive(KeepAlive::default())).await;
         assert!(matches!(client.next_frame().await, Ok(Some(Down::KeepAlive(_)))));
         for name in ["more", "and", "more"] {
