@@ -1,6 +1,6 @@
 //! The task that owns a placement group: takes inputs in batches, asks the core, does what it says.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use pando_osd_core::{Action, Change, Pg, Reply, Request, Token, Verdict};
+use pando_cluster_map::Pg as MapPg;
+use pando_osd_core::{Action, Body, Change, Message, Pg, Reply, Request, Token, Verdict};
 use pando_proto::osd::{CommitOutcome, CommitResponse, RaiseFenceResponse, TrimResponse, WriteResponse};
 use pando_proto::{Error, OsdId, PgId, Reason};
 use rustc_hash::FxHashMap;
@@ -66,6 +67,7 @@ async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Rece
         open: FxHashMap::default(),
         next_token: 0,
         behind: VecDeque::new(),
+        probes: BTreeMap::new(),
         discarding: false,
         damages: 0,
     };
@@ -128,6 +130,8 @@ pub(super) struct Task {
     pub(super) open: FxHashMap<Token, Open>,
     next_token: Token,
     behind: VecDeque<(Instant, Client)>,
+    /// Probes of primaries whose map is newer.
+    probes: BTreeMap<OsdId, Message>,
     pub(super) discarding: bool,
     /// How often its copy was found damaged since it was complete.
     pub(super) damages: u32,
@@ -142,7 +146,7 @@ impl Task {
                     self.client(request, lease);
                 }
             }
-            Input::Message(from, message) => self.pg.message(from, message),
+            Input::Message(from, message) => self.message(from, message),
             Input::Peer(osd, true) => self.pg.peer_connected(osd),
             Input::Peer(osd, false) => self.pg.peer_disconnected(osd),
             Input::Map(view) => self.map(view),
@@ -160,6 +164,30 @@ impl Task {
         for (_, client) in std::mem::take(&mut self.behind) {
             self.client(client, lease);
         }
+        for (from, probe) in std::mem::take(&mut self.probes) {
+            self.message(from, probe);
+        }
+    }
+
+    /// A message of another OSD. Who is primary is in the map, and nowhere else (R26): a probe of a configuration that is
+    /// not there yet waits for it (R14), and nothing else comes before the probe is answered.
+    fn message(&mut self, from: OsdId, message: Message) {
+        if message.body.is_from_primary() {
+            let found = self.view.map.pgs.get(&self.id);
+            let config = found.map_or(0, |pg| pg.config);
+            if message.config > config {
+                if matches!(message.body, Body::Probe { .. }) && self.view.map.osds.contains_key(&from) {
+                    // One of each: a later one of the same OSD takes its place.
+                    self.probes.insert(from, message);
+                }
+                return;
+            }
+            if message.config == config && found.and_then(MapPg::primary) != Some(from) {
+                tracing::warn!(pg = %self.id, %from, config, "not the primary, and talks as if it were: ignored");
+                return;
+            }
+        }
+        self.pg.message(from, message);
     }
 
     fn client(&mut self, client: Client, lease: bool) {
@@ -168,6 +196,8 @@ impl Task {
         }
         let refused = if !lease {
             Some(Error::new(Reason::Unavailable, "this OSD has no lease from the mon: try again"))
+        } else if let Some(error) = self.unknown_owner(&client.call) {
+            Some(error)
         } else if self.open.len() >= MAX_OPEN {
             Some(Error::new(Reason::Overloaded, format!("too many requests wait for placement group {}", self.id)))
         } else {
@@ -184,6 +214,24 @@ impl Task {
         };
         self.open.insert(token, Open { fetch, responder: client.responder, _room: client.room });
         self.pg.request(token, request);
+    }
+
+    /// An epoch of a subtree that the map does not give to anybody: whoever claims it would lock the owner out for good.
+    /// The sender knows no newer map than this, so there is nothing to wait for (R14). What the map knew once may be
+    /// fenced still.
+    fn unknown_owner(&self, call: &Call) -> Option<Error> {
+        let (subtree, epoch) = match call {
+            Call::Write(Request::Commit(batch)) => (batch.subtree, batch.epoch),
+            Call::Write(Request::RaiseFence { subtree, epoch, .. }) => (*subtree, *epoch),
+            _ => return None,
+        };
+        let map = &self.view.map;
+        let known = match map.subtrees.get(&subtree) {
+            Some(found) => epoch <= found.epoch.0,
+            None => subtree.0 < map.next_subtree_id,
+        };
+        let message = || format!("the map has no epoch {epoch} of {subtree}: fetch a newer map and try again");
+        (!known).then(|| Error::new(Reason::Unavailable, message()).with_epoch(map.epoch.0))
     }
 
     /// A newer map is on its way through this process. The lease may have been granted under it (R13).

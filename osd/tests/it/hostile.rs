@@ -1,16 +1,18 @@
 //! What makes no sense gets a typed error, and the OSD lives on.
 
 use bytes::Bytes;
+use pando_proto::mon::RegisterRankRequest;
 use pando_proto::osd::object_service_client::ObjectServiceClient;
 use pando_proto::osd::record_service_client::RecordServiceClient;
 use pando_proto::osd::replication_service_client::ReplicationServiceClient;
 use pando_proto::osd::{
-    CommitRequest, GetRequest, ListRequest, Mutation, ObjectId, ReadRequest, Record, RecordFrame, RecordRequest,
-    ReplicaFrame, ReplicaMessage, TrimRequest, WriteRequest, record_reply,
+    CommitRequest, GetRequest, ListRequest, LogPosition, Mutation, ObjectId, RaiseFenceRequest, ReadRequest, Record,
+    RecordFrame, RecordRequest, ReplicaEntry, ReplicaFrame, ReplicaMessage, ReplicaProbe, TrimRequest, WriteRequest,
+    record_reply, replica_message,
 };
-use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason, ShardId};
+use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, Reason, ShardId, SubtreeId};
 
-use crate::cluster::{Cluster, batch, bytes};
+use crate::cluster::{Cluster, DEADLINE, batch, bytes};
 
 fn reason<T: std::fmt::Debug>(result: Result<T, tonic::Status>) -> Reason {
     Error::from_tonic(&result.unwrap_err()).reason
@@ -113,4 +115,90 @@ async fn a_bad_request_in_a_frame_spoils_no_other() {
     assert_eq!(found[&1], Err(Reason::InvalidRequest));
     assert_eq!(found[&2], Err(Reason::InvalidRequest));
     assert_eq!(found[&3], Ok(Some(bytes("v"))));
+}
+
+/// R26: who is primary is in the map; a promise of a configuration that will never come would be for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_osd_that_poses_as_primary_is_ignored() {
+    let mut cluster = Cluster::new(2, 2).await;
+    cluster.records().commit(batch(3, 1, 1, &[("k", "v")])).await.unwrap();
+    let map = cluster.map.current();
+    let pg = map.pg_of_shard(ShardId(3));
+    let (config, members) = (map.pgs[&pg].config, map.pgs[&pg].members.clone());
+    for to in &members {
+        let other = members.iter().find(|osd| *osd != to).unwrap();
+        let message = |from: u32, config, body| ReplicaMessage {
+            pool: pg.pool.0,
+            pg_index: pg.index,
+            from,
+            to: to.0,
+            config,
+            body: Some(body),
+        };
+        let probe = || replica_message::Body::Probe(ReplicaProbe { ticket: 1 });
+        let position = |sequence| Some(LogPosition { config, sequence });
+        let entry = ReplicaEntry { position: position(2), previous: position(1), ..ReplicaEntry::default() };
+        let messages = vec![
+            message(other.0, u64::MAX, probe()),
+            message(other.0, u64::MAX, replica_message::Body::Append(entry.clone())),
+            message(77, config + 1, probe()),
+        ];
+        let strangers = vec![message(77, config, probe()), message(77, config, replica_message::Body::Append(entry))];
+        for mut messages in [messages, strangers] {
+            // Ends the stream when all before was handed on.
+            messages.push(ReplicaMessage { to: u32::MAX, ..ReplicaMessage::default() });
+            let channel = pando_rpc::channel(&cluster.net, &map.osds[to].address).unwrap();
+            let frames = messages.into_iter().map(|message| ReplicaFrame { messages: vec![message] });
+            let frames: Vec<_> = frames.collect();
+            let opened = ReplicationServiceClient::new(channel).replicate(futures_util::stream::iter(frames)).await;
+            let mut answers = opened.unwrap().into_inner();
+            while let Ok(Some(_)) = answers.message().await {}
+        }
+    }
+    let records = cluster.records();
+    let committed = records.commit(batch(3, 1, 2, &[("k", "w")]));
+    tokio::time::timeout(DEADLINE, committed).await.expect("service goes on").unwrap();
+    for number in 0..2 {
+        cluster.kill(number);
+        cluster.start(number).await;
+    }
+    let committed = records.commit(batch(3, 1, 3, &[("k", "x")]));
+    tokio::time::timeout(DEADLINE, committed).await.expect("no promise was left behind").unwrap();
+}
+
+/// R2: a fence that nobody owns would lock the owner out for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_that_the_map_gave_to_nobody_is_refused() {
+    let cluster = Cluster::new(1, 1).await;
+    let registered = |boot: u8| {
+        let rank = RegisterRankRequest {
+            cluster_id: Bytes::new(),
+            rank: 0,
+            boot_id: Bytes::from(vec![boot]),
+            address: "127.0.0.1:1".to_owned(),
+        };
+        cluster.mon.register_rank(rank)
+    };
+    registered(1).await.unwrap();
+    let map = cluster.map_with("the root subtree", |map| map.subtrees.contains_key(&SubtreeId(1))).await;
+    let epoch = map.subtrees[&SubtreeId(1)].epoch;
+    let address = cluster.nodes[0].as_ref().unwrap().address.clone();
+    let channel = pando_rpc::channel(&cluster.net, &address).unwrap();
+    let mut service = RecordServiceClient::new(channel);
+    let map_epoch = map.epoch.0;
+    for (subtree, epoch) in [(1, epoch.0 + 1), (1, u64::MAX), (99, 1)] {
+        let fence = RaiseFenceRequest { shard: 3, subtree, epoch, map_epoch };
+        assert_eq!(reason(service.raise_fence(fence).await), Reason::Unavailable);
+        let commit = CommitRequest { subtree, epoch, map_epoch, ..batch(3, 1, 1, &[("k", "evil")]) };
+        assert_eq!(reason(service.commit(commit).await), Reason::Unavailable);
+    }
+    let records = cluster.records();
+    assert_eq!(records.raise_fence(ShardId(3), SubtreeId(1), epoch).await.unwrap().fence_epoch, epoch.0);
+    // R14: a new owner may be faster than the OSD's map; its request waits for the map that it names.
+    registered(2).await.unwrap();
+    let map = cluster.map_with("a new owner", |map| map.subtrees[&SubtreeId(1)].epoch > epoch).await;
+    let newer: Epoch = map.subtrees[&SubtreeId(1)].epoch;
+    let fence = RaiseFenceRequest { shard: 3, subtree: 1, epoch: newer.0, map_epoch: map.epoch.0 };
+    assert_eq!(service.raise_fence(fence).await.unwrap().into_inner().fence_epoch, newer.0);
+    records.commit(batch(3, newer.0, 1, &[("k", "v")])).await.unwrap();
 }

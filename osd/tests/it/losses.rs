@@ -20,9 +20,18 @@ fn open(dir: &TempDir) -> Arc<dyn Engine> {
     Arc::new(FjallEngine::open(dir.path(), &EngineOptions::default()).unwrap())
 }
 
-async fn cluster() -> (Cluster, Vec<TempDir>) {
+/// Leases are long enough to restart all: were all given up meanwhile, the last one would count.
+async fn cluster(lease_millis: &str) -> (Cluster, Vec<TempDir>) {
     let dirs: Vec<_> = (0..OSDS).map(|_| tempfile::tempdir().unwrap()).collect();
-    (Cluster::with_engines(dirs.iter().map(open).collect(), OSDS as u32).await, dirs)
+    let mut cluster = Cluster::with_engines(dirs.iter().map(open).collect(), OSDS as u32).await;
+    cluster.mon.admin().set_setting("lease_millis", lease_millis).await.unwrap();
+    // The leases that they have are of the old length.
+    for number in 0..OSDS {
+        cluster.kill(number);
+        cluster.start(number).await;
+    }
+    cluster.placed(OSDS).await;
+    (cluster, dirs)
 }
 
 async fn write(cluster: &Cluster, numbers: std::ops::Range<u64>) {
@@ -75,9 +84,7 @@ fn copy(from: &Path, to: &Path) {
 /// A disk that lied: after the restart it has what it had some time ago. Each OSD in turn, so each PG's primary too.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_a_copy_that_lost_its_tail_does_not_win_after_a_restart_of_all() {
-    let (mut cluster, dirs) = cluster().await;
-    // Nobody is given up while all are restarted.
-    cluster.mon.admin().set_setting("lease_millis", "20000").await.unwrap();
+    let (mut cluster, dirs) = cluster("20000").await;
     let mut last = 0;
     for victim in 0..OSDS {
         write(&cluster, last + 1..last + 11).await;
@@ -104,9 +111,8 @@ async fn i1_a_copy_that_lost_its_tail_does_not_win_after_a_restart_of_all() {
 /// Bytes in the middle of a journal rot while all are down.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_i10_an_osd_with_a_damaged_journal_does_not_come_back_and_nothing_is_lost() {
-    let (mut cluster, dirs) = cluster().await;
+    let (mut cluster, dirs) = cluster("6000").await;
     write(&cluster, 1..BATCHES + 1).await;
-    cluster.mon.admin().set_setting("lease_millis", "3000").await.unwrap();
     kill_all(&mut cluster).await;
     let map = cluster.map.current();
     let pg = map.pg_of_shard(ShardId(0));

@@ -167,7 +167,7 @@ impl Pg {
             }
             self.superseded(config);
         }
-        self.role = Role::Member(Member::default());
+        self.role = Role::Member(Member::of(from));
         self.stored.promised = config;
         if self.damage != Damage::None {
             self.damage = Damage::Told;

@@ -15,12 +15,21 @@ const MAX_INBOX: usize = 16 << 10;
 /// State of a follower.
 #[derive(Default)]
 pub(super) struct Member {
+    /// To whom the promise was given; nobody else orders writes here.
+    primary: Option<OsdId>,
     /// Messages behind one that is not done.
     inbox: VecDeque<(OsdId, Message)>,
     /// What the inbox waits for.
     blocked: Option<Blocked>,
     /// Ranges to be installed together with the finish.
     staged: Vec<Change>,
+}
+
+impl Member {
+    /// Has given its promise to this primary.
+    pub(super) fn of(primary: OsdId) -> Self {
+        Self { primary: Some(primary), ..Self::default() }
+    }
 }
 
 enum Blocked {
@@ -50,6 +59,10 @@ impl Pg {
             return self.answer(from, Body::Refused { promised });
         }
         let Role::Member(member) = &mut self.role else { return };
+        if member.primary != Some(from) {
+            // It asks for the promise first, as every primary.
+            return;
+        }
         if member.blocked.is_none() {
             self.take_message(from, message);
         } else if member.inbox.len() < MAX_INBOX {

@@ -147,6 +147,10 @@ impl Pg {
         if message.body.is_from_primary() {
             return self.follow(from, message);
         }
+        if self.primary().is_none_or(|primary| !primary.peers.contains_key(&from)) {
+            // Nobody asked it.
+            return;
+        }
         match message.body {
             Body::Refused { promised } if promised > self.configuration.number => return self.superseded(promised),
             _ if message.config != self.configuration.number => return,

@@ -661,6 +661,9 @@ fn i1_what_was_decided_is_told_with_the_next_write_and_kept() {
 
     let mut pg = Pg::new(PG, OsdId(1), stored(1, 1, 1), 16);
     pg.configure(configuration(1, &[0, 1], &[], 2));
+    pg.message(OsdId(0), Message { config: 1, body: Body::Probe { ticket: 4 } });
+    pg.committed(1);
+    pg.take_actions();
     pg.message(OsdId(0), Message { config: 1, body: appended });
     assert_eq!(pg.take_actions(), [with(changes(2, b"b"), known)]);
     pg.message(OsdId(0), Message { config: 1, body: Body::Probe { ticket: 5 } });
@@ -709,4 +712,37 @@ fn i1_the_only_member_serves_nothing_once_another_knows_what_it_lost() {
         sessions(&mut pg);
         assert!(pg.status().active);
     }
+}
+
+#[test]
+fn r26_nobody_but_the_primary_orders_writes_and_nobody_but_a_peer_answers() {
+    let mut pg = member();
+    pg.committed(1);
+    pg.take_actions();
+    let write = || Message { config: 4, body: append(entry(4, 8, (3, 7), changes(1, b"a"))) };
+    pg.message(OsdId(2), write());
+    pg.message(OsdId(2), Message { config: 4, body: Body::Finish { ticket: 1, position: Position::default() } });
+    assert_eq!(pg.take_actions(), []);
+    pg.message(OsdId(0), write());
+    assert!(matches!(pg.take_actions()[..], [Action::Commit(_)]));
+
+    let mut pg = pair();
+    pg.message(OsdId(7), Message { config: 1, body: Body::Refused { promised: 99 } });
+    assert!(pg.status().active);
+}
+
+#[test]
+fn r2_each_subtree_has_a_fence_of_its_own_in_a_shard() {
+    let mut pg = pair();
+    pg.request(1, Request::RaiseFence { shard: SHARD, subtree: ONE, epoch: 5 });
+    pg.take_actions();
+    pg.request(2, Request::Commit(Batch { subtree: SubtreeId(2), ..batch(1, b"a") }));
+    let actions = pg.take_actions();
+    let [Action::Load { ticket, load: load @ Load::Fence(SHARD, SubtreeId(2)) }] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    pg.loaded(ticket, load, Ok(Loaded::Fence(None)));
+    pg.committed(2);
+    ack(&mut pg, 1, 2);
+    assert!(pg.take_actions().contains(&Action::Reply(2, Ok(Reply::Committed { fence_epoch: 1 }))));
 }
