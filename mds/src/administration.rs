@@ -75,7 +75,11 @@ impl Subtrees {
                 }
                 Found::Here(_) => {
                     let (reply, done) = oneshot::channel();
-                    served.control.send(Control::Split(target, reply)).await.map_err(|_| gone())?;
+                    served
+                        .control
+                        .send(Control::Split { target, automatic: false, reply })
+                        .await
+                        .map_err(|_| gone())?;
                     return done.await.map_err(|_| gone())?;
                 }
             }

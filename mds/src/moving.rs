@@ -121,13 +121,13 @@ impl Task {
     }
 
     /// Splits `target` off. With the cache of what is left.
-    async fn split(&self, target: &Target) -> Result<(SubtreeId, Epoch, Option<Namespace>), Error> {
+    async fn split(&self, target: &Target, automatic: bool) -> Result<(SubtreeId, Epoch, Option<Namespace>), Error> {
         // What is wrong costs nothing, and the records are there when nothing is served.
         self.find(target).await?;
         Self::freeze(&self.address).await?;
         let decided = async {
             let place = self.find(target).await?;
-            self.propose_split(&place).await.map(|decided| (place, decided))
+            self.propose_split(&place, automatic).await.map(|decided| (place, decided))
         };
         match decided.await {
             Ok((place, (child, epoch))) => {
@@ -142,7 +142,7 @@ impl Task {
         }
     }
 
-    async fn propose_split(&self, place: &Place) -> Result<(SubtreeId, Epoch), Error> {
+    async fn propose_split(&self, place: &Place, automatic: bool) -> Result<(SubtreeId, Epoch), Error> {
         let request = SplitSubtreeRequest {
             parent: self.own.subtree.0,
             parent_epoch: self.own.epoch.0,
@@ -151,6 +151,7 @@ impl Task {
             name: place.name.clone(),
             path_hint: place.path_hint.clone(),
             adopted: place.adopted.iter().map(|subtree| subtree.0).collect(),
+            automatic,
         };
         let mons = Rc::clone(&self.common.parts.outside.mons);
         self.common.nursery.await_birth(place.ino);
@@ -299,8 +300,8 @@ impl Task {
 }
 
 /// Splits a directory off.
-pub(crate) async fn split(task: Task, target: Target, reply: Reply) -> Outcome {
-    let (result, warm) = match task.split(&target).await {
+pub(crate) async fn split(task: Task, target: Target, automatic: bool, reply: Reply) -> Outcome {
+    let (result, warm) = match task.split(&target, automatic).await {
         Ok((child, epoch, warm)) => (Ok((child, epoch)), warm),
         Err(error) => (Err(error), None),
     };

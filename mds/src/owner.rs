@@ -29,8 +29,8 @@ const CONTROLS: usize = 16;
 
 /// What a person, or the balancer, wants of a subtree.
 pub(crate) enum Control {
-    /// Split this directory off.
-    Split(Target, Reply),
+    /// Split this directory off; `automatic` if no person asks for it.
+    Split { target: Target, automatic: bool, reply: Reply },
     /// Merge the subtree into its parent.
     Merge(Reply),
 }
@@ -178,6 +178,7 @@ impl Owner {
             self.open(own, &current).await;
         }
         self.common.memory.forget(self.subtree);
+        self.common.parts.loads.forget(self.subtree);
         self.subtree
     }
 
@@ -221,6 +222,7 @@ impl Owner {
             maps: parts.map.clone(),
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),
+            gauge: parts.loads.gauge(own.subtree),
             warm,
         };
         let (address, ended) = Subtree::launch(launch, opened);
@@ -278,11 +280,14 @@ impl Owner {
                     self.warm = outcome.warm;
                 }
                 Some(control) = controls.recv() => match control {
-                    Control::Split(_, reply) | Control::Merge(reply) if work.is_some() => {
+                    Control::Split { reply, .. } | Control::Merge(reply) if work.is_some() => {
                         let _ = reply.send(Err(busy(self.subtree)));
                     }
-                    Control::Split(target, reply) => {
-                        work = Some(self.begin(own, address, |task| Box::pin(moving::split(task, target, reply))));
+                    Control::Split { target, automatic, reply } => {
+                        let split = |task| -> Pin<Box<dyn Future<Output = Outcome>>> {
+                            Box::pin(moving::split(task, target, automatic, reply))
+                        };
+                        work = Some(self.begin(own, address, split));
                     }
                     Control::Merge(reply) => {
                         work = Some(self.begin(own, address, |task| Box::pin(moving::merge(task, reply))));

@@ -13,15 +13,16 @@ use pando_cluster_map::{ClusterMap, settings};
 use pando_mds_core::api::CacheUsage;
 use pando_mon_client::{Daemon, MapWatch, MonClient};
 use pando_osd_client::{ObjectClient, RecordClient};
-use pando_proto::mds::OperationResult;
-use pando_proto::mon::RegisterRankRequest;
+use pando_proto::mds::{OperationResult, Target};
+use pando_proto::mon::{RegisterRankRequest, SplitRequest};
 use pando_proto::{ClientId, Error, Rank, Reason, SubtreeId};
 use pando_rpc::{Clock, Env, Lease, Listener, Shutdown};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::Config;
 use crate::io::{Outside, RankMons, RankPeers};
+use crate::load::Loads;
 use crate::memory::Memory;
 use crate::moving::Imports;
 use crate::owner::{Control, own_all};
@@ -75,6 +76,8 @@ pub struct Parts {
     pub outside: Outside,
     /// Memory for the cache, in bytes.
     pub cache_bytes: u64,
+    /// Told with the heartbeats.
+    pub loads: Arc<Loads>,
 }
 
 /// What the services of a rank share.
@@ -171,7 +174,20 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
     let description = format!("{RANK_SESSION}{}", rank.0);
     let (session, map) = mons.register_client(&description).await?;
     let lease = Arc::new(Lease::new(Arc::clone(&env.clock)));
-    mons.heartbeat(Daemon::Rank(rank), incarnation, Arc::clone(&lease), &env, Arc::new(|| (0, 0)));
+    // In a simulated run no real time may show.
+    let runtime = config.boot_seed.is_none().then(tokio::runtime::Handle::current);
+    let loads = Arc::new(Loads::new(Arc::clone(&env.clock), runtime));
+    let (hinted, hints) = mpsc::unbounded_channel();
+    let told = Arc::clone(&loads);
+    mons.heartbeat_rank(
+        rank,
+        incarnation,
+        Arc::clone(&lease),
+        &env,
+        Arc::new(move || told.report()),
+        // Nobody listens only at the very end.
+        Arc::new(move |splits, merges| drop(hinted.send((splits, merges)))),
+    );
     end_former_sessions(&mons, &map, session, &description).await?;
     let watch = mons.watch(map, env.shutdown.clone());
     let outside = Outside {
@@ -180,9 +196,17 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         mons: Rc::new(RankMons { client: mons.clone(), rank, incarnation }),
         peers: Rc::new(RankPeers { net: Arc::clone(&env.net) }),
     };
-    let parts =
-        Parts { rank, incarnation, map: watch, lease: Arc::clone(&lease), outside, cache_bytes: config.cache_bytes };
-    let mut handle = serve(parts, listener, env.clone()).await;
+    let parts = Parts {
+        rank,
+        incarnation,
+        map: watch,
+        lease: Arc::clone(&lease),
+        outside,
+        cache_bytes: config.cache_bytes,
+        loads,
+    };
+    let (mut handle, shared) = serve_shared(parts, listener, env.clone()).await;
+    handle.tasks.push(tokio::task::spawn_local(follow_hints(shared, hints)));
     let shutdown = env.shutdown.clone();
     handle.tasks.push(tokio::task::spawn_local(async move {
         shutdown.stopped().await;
@@ -213,6 +237,10 @@ async fn end_former_sessions(
 
 /// Serves with given parts on a bound listener; see [`start`] for where it may be called.
 pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
+    serve_shared(parts, listener, env).await.0
+}
+
+async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Arc<Shared>) {
     let address = listener.local;
     let shared = Arc::new(Shared {
         rank: parts.rank,
@@ -239,8 +267,29 @@ pub async fn serve(parts: Parts, listener: Listener, env: Env) -> Handle {
         }
     });
     let sweeping = tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone()));
-    let owning = tokio::task::spawn_local(own_all(shared, parts, memory));
-    Handle { address, usage, tasks: vec![serving, sweeping, owning] }
+    let owning = tokio::task::spawn_local(own_all(Arc::clone(&shared), parts, memory));
+    (Handle { address, usage, tasks: vec![serving, sweeping, owning] }, shared)
+}
+
+/// Does what the balancer asks for, as far as it makes sense here.
+async fn follow_hints(shared: Arc<Shared>, mut hints: mpsc::UnboundedReceiver<(Vec<SplitRequest>, Vec<u64>)>) {
+    loop {
+        let (splits, merges) = tokio::select! {
+            Some(hint) = hints.recv() => hint,
+            () = shared.shutdown.stopped() => return,
+        };
+        let splits = splits.into_iter().map(|split| {
+            let target = Target { base: split.dir, ..Target::default() };
+            (SubtreeId(split.subtree), Control::Split { target, automatic: true, reply: oneshot::channel().0 })
+        });
+        let merges = merges.into_iter().map(|id| (SubtreeId(id), Control::Merge(oneshot::channel().0)));
+        for (subtree, control) in splits.chain(merges) {
+            if let Some(served) = shared.served(subtree) {
+                // One that is not taken comes again, if it still makes sense.
+                let _ = served.control.try_send(control);
+            }
+        }
+    }
 }
 
 /// Evicts sessions that are silent for too long (R9); the map then tells everyone.

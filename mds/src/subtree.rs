@@ -39,6 +39,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::io::Outside;
+use crate::load::Gauge;
 use crate::memory::Memory;
 use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
@@ -111,6 +112,8 @@ pub(crate) struct Parts {
     pub incarnation: u64,
     /// Of the whole rank.
     pub memory: Memory,
+    /// What it counts.
+    pub gauge: Arc<Gauge>,
     /// The cache with which it begins.
     pub warm: Option<Namespace>,
 }
@@ -126,6 +129,9 @@ pub(crate) struct Subtree {
     maps: MapWatch,
     incarnation: u64,
     memory: Memory,
+    gauge: Arc<Gauge>,
+    /// When the heat was told.
+    heat_told: std::time::Duration,
     frost: handover::Frost,
     copy: handover::Copy,
     /// Directories that are looked for, also while nothing else runs.

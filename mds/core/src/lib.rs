@@ -19,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
-mod below;
 mod busy;
 mod cache;
 mod config;

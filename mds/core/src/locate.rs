@@ -1,10 +1,11 @@
 //! Which directory is meant, for a split.
 
 use pando_proto::mds::Target;
-use pando_proto::{Error, Ino, Reason};
+use pando_proto::{Error, Ino, Reason, SubtreeId};
+use smallvec::SmallVec;
 
 use crate::Namespace;
-use crate::api::{Context, Located};
+use crate::api::{Context, Fetch, Located};
 use crate::inode::is_dir;
 use crate::permission::Who;
 use crate::resolve::find;
@@ -32,6 +33,22 @@ impl Namespace {
                 reads: view.reads,
             },
         }
+    }
+
+    /// The children of this subtree whose roots are below `dir`: a split at `dir` hands them on.
+    ///
+    /// # Errors
+    /// Records that are not in memory: fetch, install, ask again.
+    pub fn children_below(&mut self, dir: Ino) -> Result<Vec<SubtreeId>, SmallVec<[Fetch; 2]>> {
+        let ctx = Context::default();
+        let (children, mut below) = (self.tree.children.clone(), Vec::new());
+        let mut view = View::new(self, &ctx);
+        for (child, parent_dir) in children {
+            if view.is_below(dir, parent_dir).unwrap_or(false) {
+                below.push(child);
+            }
+        }
+        if view.missing.is_empty() { Ok(below) } else { Err(view.missing) }
     }
 }
 

@@ -143,7 +143,7 @@ impl Subtree {
                 None => (Err(Error::new(Reason::Internal, "a crossing that leads nowhere")), job),
             },
             Located::Directory { ino, parent_dir, name, path_hint, .. } => {
-                match self.namespace.children_below(ino, &context) {
+                match self.namespace.children_below(ino) {
                     Ok(adopted) => {
                         let path_hint = [&self.path_hint()[..], b"/", &path_hint[..]].concat();
                         let path_hint = path_hint

@@ -42,13 +42,15 @@ const MAX_TURN_BYTES: usize = 2 << 20;
 const MAX_JOB_BYTES: usize = 16 << 20;
 /// Rounds of fetching that an operation may need before it is given up.
 const MAX_ROUNDS: u32 = 20_000;
+/// Between two looks at where the operations are.
+const HEAT_PAUSE: Duration = Duration::from_millis(200);
 const SOON: Duration = Duration::from_millis(10);
 /// For what is repeated at once.
 pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
     pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
-        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, warm } = parts;
+        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, gauge, warm } = parts;
         let config = config(own, &map, memory.budget());
         let namespace = match warm {
             Some(mut warm) => {
@@ -74,6 +76,8 @@ impl Subtree {
             maps,
             incarnation,
             memory,
+            gauge,
+            heat_told: Duration::ZERO,
             frost: Default::default(),
             copy: Default::default(),
             finds: Default::default(),
@@ -142,13 +146,14 @@ impl Subtree {
     pub(super) fn turn(&mut self) -> bool {
         self.now = self.clock.wall_nanos();
         let began = self.clock.boottime();
-        let mut left = OPERATIONS_PER_TURN;
+        let (mut left, mut ran) = (OPERATIONS_PER_TURN, 0);
         while left > 0 {
             if let Some(event) = self.events.pop_front() {
                 self.on_event(event);
                 left = left.saturating_sub(4);
             } else if let Some(job) = self.next_job() {
                 self.run(job);
+                ran += 1;
                 left -= 1;
             } else {
                 break;
@@ -161,7 +166,18 @@ impl Subtree {
             }
         }
         let evicting = self.flush();
+        self.count(began, ran);
         evicting || !self.events.is_empty() || self.has_jobs()
+    }
+
+    /// For the balancer.
+    fn count(&mut self, began: Duration, ran: u64) {
+        let now = self.clock.boottime();
+        self.gauge.turn(ran, now.saturating_sub(began), self.namespace.usage().inodes);
+        if now.saturating_sub(self.heat_told) > HEAT_PAUSE {
+            self.heat_told = now;
+            self.gauge.warm(self.namespace.heat());
+        }
     }
 
     fn next_job(&mut self) -> Option<Job> {

@@ -101,6 +101,7 @@ impl TestRank {
             lease: Arc::clone(&lease),
             outside,
             cache_bytes,
+            loads: Arc::new(pando_mds::load::Loads::new(Arc::clone(&env.clock), None)),
         };
         let listener = pando_rpc::bind(&env.net, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let handle = serve(parts, listener, env.clone()).await;
