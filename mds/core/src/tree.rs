@@ -137,7 +137,7 @@ impl View<'_> {
     }
 
     /// Whether `at`, a directory of this subtree, is `dir` or below it.
-    fn is_below(&mut self, dir: Ino, mut at: Ino) -> Step<bool> {
+    pub fn is_below(&mut self, dir: Ino, mut at: Ino) -> Step<bool> {
         let root = self.root();
         for _ in 0..MAX_DEPTH {
             if at == dir {

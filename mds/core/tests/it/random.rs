@@ -14,13 +14,13 @@ use proptest::prelude::*;
 use crate::model::{Id, Model, ROOT};
 use crate::rig::*;
 
-const PATHS: [&str; 28] = [
+pub const PATHS: [&str; 28] = [
     "a", "b", "c", "d", "a/b", "a/c", "a/a", "b/a", "b/c", "d/a", "d/b", "a/b/c", "a/b/a", "b/a/c", "d/a/b", "a/b/c/d",
     "a/", "a/b/", "./a", "a/../b", "a/b/../c", "c/a", "c/b", "..", ".", "a/.", "b/..", "d/a/b/c",
 ];
-const TARGETS: [&str; 8] = ["a", "b", "../a", "/a/b", "c", "/", "b/a/", "../b/c"];
-const MODES: [u32; 8] = [0o755, 0o777, 0o700, 0o1777, 0o2775, 0o4711, 0o000, 0o644];
-const RENAMES: [RenameMode; 4] =
+pub const TARGETS: [&str; 8] = ["a", "b", "../a", "/a/b", "c", "/", "b/a/", "../b/c"];
+pub const MODES: [u32; 8] = [0o755, 0o777, 0o700, 0o1777, 0o2775, 0o4711, 0o000, 0o644];
+pub const RENAMES: [RenameMode; 4] =
     [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
 
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step.prop_map(|(what, a, b, x, uid)| Step { what, a, b, x, uid }), 1..120)
 }
 
-fn caller(uid: u32) -> Option<Caller> {
+pub fn caller(uid: u32) -> Option<Caller> {
     Some(Caller { uid, gid: uid, groups: Vec::new() })
 }
 
-fn bytes_of(x: u16, most: usize) -> Vec<u8> {
+pub fn bytes_of(x: u16, most: usize) -> Vec<u8> {
     vec![(x % 251) as u8 + 1; usize::from(x) % most + 1]
 }
 
@@ -384,7 +384,7 @@ impl World {
         self.rig.flush();
         self.rig.purge();
         self.rig.flush();
-        check_store(&self.rig);
+        check_store(&self.rig.store, &self.rig.model, &self.rig.objects);
         self.check_budget();
         assert_eq!(self.rig.ns.usage().pinned_bytes, 0, "nothing is dirty, open or pinned");
     }
@@ -394,7 +394,7 @@ fn handle_of(x: u16) -> (u64, u64) {
     (u64::from(x % 2) + 1, u64::from(x / 2 % 3) + 1)
 }
 
-fn check_attr(attr: &Attr, model: &Model, id: Id) {
+pub fn check_attr(attr: &Attr, model: &Model, id: Id) {
     let node = model.node(id);
     let size = if node.kind == FileKind::Symlink { node.target.len() } else { node.data.len() };
     assert_eq!(
@@ -405,18 +405,22 @@ fn check_attr(attr: &Attr, model: &Model, id: Id) {
 }
 
 /// The records are those of the model, and no others (I7).
-fn check_store(rig: &Rig) {
-    let mut left = rig.store.clone();
-    let mut objects = rig.objects.inos();
+pub fn check_store(store: &Store, model: &Model, objects: &Objects) {
+    let mut left = store.clone();
+    let mut living = objects.inos();
+    let read = |ino: Ino| -> Option<InodeRecord> {
+        let value = store.get(&Key::Inode(ino).encode())?;
+        Some(prost::Message::decode(&value[1..]).unwrap())
+    };
     let mut seen = std::collections::BTreeMap::new();
     let mut todo = vec![(Ino::ROOT, ROOT)];
     while let Some((ino, id)) = todo.pop() {
         if seen.insert(ino, id).is_some() {
             continue;
         }
-        let record = rig.inode(ino).unwrap_or_else(|| panic!("no inode record for {ino}"));
+        let record = read(ino).unwrap_or_else(|| panic!("no inode record for {ino}"));
         left.remove(&Key::Inode(ino).encode());
-        check_record(&record, &rig.model, id);
+        check_record(&record, model, id);
         assert!(!record.dead);
         // The intent of a spill that a restart cut off stays until the inode is next written; without a `p/` it is void.
         assert!(record.spill_generation == 0 || record.home() == DataHome::Inline);
@@ -430,22 +434,22 @@ fn check_store(rig: &Rig) {
             let content = match body {
                 Some(value) => <BodyRecord as prost::Message>::decode(&value[1..]).unwrap().data.to_vec(),
                 None => {
-                    objects.remove(&ino);
-                    let (generation, mut bytes) = rig.objects.file(ino);
+                    living.remove(&ino);
+                    let (generation, mut bytes) = objects.file(ino);
                     assert!(bytes.is_empty() || record.home() == DataHome::Objects, "I7: objects of an inline file");
                     assert!(generation <= record.generation && bytes.len() as u64 <= record.max_size);
                     bytes.resize(record.size as usize, 0);
                     bytes
                 }
             };
-            assert_eq!(content, rig.model.node(id).data, "I10");
+            assert_eq!(content, model.node(id).data, "I10");
         }
-        for (name, child) in &rig.model.node(id).names {
+        for (name, child) in &model.node(id).names {
             let name = Bytes::copy_from_slice(name.as_bytes());
             let value = left.remove(&Key::Dentry(ino, name.clone()).encode()).expect("a dentry for each name");
             let dentry: DentryRecord = prost::Message::decode(&value[1..]).unwrap();
-            assert_eq!(dentry.kind(), rig.model.node(*child).kind);
-            let inode = rig.inode(Ino(dentry.ino)).expect("an inode for each dentry");
+            assert_eq!(dentry.kind(), model.node(*child).kind);
+            let inode = read(Ino(dentry.ino)).expect("an inode for each dentry");
             // Each name is either the primary or has a back link.
             let primary = inode.parent == ino.0 && inode.name == name;
             let linked = left.remove(&Key::BackLink(Ino(dentry.ino), ino, name).encode()).is_some();
@@ -453,9 +457,9 @@ fn check_store(rig: &Rig) {
             todo.push((Ino(dentry.ino), *child));
         }
     }
-    assert_eq!(seen.len(), rig.model.nodes.len(), "each node of the model has an inode");
+    assert_eq!(seen.len(), model.nodes.len(), "each node of the model has an inode");
     assert!(left.is_empty(), "I7: records too many: {:?}", left.keys().collect::<Vec<_>>());
-    assert!(objects.is_empty(), "I7: objects of nobody: {objects:?}");
+    assert!(living.is_empty(), "I7: objects of nobody: {living:?}");
 }
 
 fn check_record(record: &InodeRecord, model: &Model, id: Id) {

@@ -145,7 +145,7 @@ pub fn read_store(store: &Store, page: usize, fetch: &Fetch) -> Fetched {
     }
 }
 
-fn write(store: &mut Store, write: &Write) {
+pub fn write(store: &mut Store, write: &Write) {
     match &write.value {
         Some(value) => store.insert(write.key.encode(), value.clone()),
         None => store.remove(&write.key.encode()),

@@ -1,0 +1,421 @@
+//! Several subtrees over one store, with a client that follows crossings and remembers routes, against the model
+//! of one tree: splits, merges and moves at any time change nothing but that some operations between subtrees are
+//! refused (EXDEV, EBUSY). Nothing is lost.
+
+mod client;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use pando_mds_core::api::{BatchId, Change, Context, Fetch, Located, Outcome, Write};
+use pando_mds_core::records::Key;
+use pando_mds_core::{Config, Export, Namespace, Tree};
+use pando_proto::mds::operation_result::Result as Reply;
+use pando_proto::mds::{CacheItem, Operation, OrphanRecord, Target};
+use pando_proto::{ClientId, Error, Ino, ShardId, SubtreeId};
+use prost::Message as _;
+
+use crate::model::{Id, Model, ROOT};
+use crate::rig::{Store, ino_of, read_store, write};
+
+pub const ROOT_SUBTREE: SubtreeId = SubtreeId(1);
+const CLIENTS: [u64; 2] = [1, 2];
+
+/// A subtree in the map.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub root: Ino,
+    /// The same in the model.
+    pub id: Id,
+    pub parent: Option<(SubtreeId, Ino)>,
+    pub route: u64,
+}
+
+/// A subtree where it is served.
+pub struct Served {
+    pub ns: Namespace,
+    pending: VecDeque<(BatchId, Vec<Write>)>,
+    next_batch: u64,
+    /// Sessions that have not said what they hold.
+    awaited: BTreeSet<u64>,
+    pub export: Option<(Export, Vec<CacheItem>)>,
+    waiters: u64,
+}
+
+pub struct Forest {
+    pub config: Config,
+    pub store: Store,
+    pub map: BTreeMap<SubtreeId, Entry>,
+    pub served: BTreeMap<SubtreeId, Served>,
+    /// Into what a subtree was merged.
+    pub merged: BTreeMap<SubtreeId, SubtreeId>,
+    pub model: Model,
+    pub now: i64,
+    pub page: usize,
+    pub client: client::Client,
+    next_number: BTreeMap<ShardId, u64>,
+    next_subtree: u64,
+}
+
+/// What became of an operation at one subtree.
+pub enum Answer {
+    Done(Result<Reply, Error>),
+    Cross(Vec<pando_mds_core::api::Crossing>),
+}
+
+impl Served {
+    fn new(ns: Namespace) -> Self {
+        let (pending, awaited) = (VecDeque::new(), BTreeSet::new());
+        Self { ns, pending, next_batch: 1, awaited, export: None, waiters: 0 }
+    }
+}
+
+impl Forest {
+    pub fn new(config: Config) -> Self {
+        let entry = Entry { root: Ino::ROOT, id: ROOT, parent: None, route: 1 };
+        let mut forest = Self {
+            map: BTreeMap::from([(ROOT_SUBTREE, entry)]),
+            served: BTreeMap::from([(ROOT_SUBTREE, Served::new(Namespace::new(config.clone())))]),
+            config,
+            store: Store::new(),
+            merged: BTreeMap::new(),
+            model: Model::new(),
+            now: 0,
+            page: 1000,
+            client: client::Client::default(),
+            next_number: BTreeMap::new(),
+            next_subtree: 2,
+        };
+        let served = forest.at(ROOT_SUBTREE);
+        let root = served.ns.make_root(&Context::default()).unwrap();
+        commit(served, root);
+        forest.flush(ROOT_SUBTREE);
+        forest
+    }
+
+    pub fn at(&mut self, subtree: SubtreeId) -> &mut Served {
+        self.served.get_mut(&subtree).unwrap()
+    }
+
+    fn context(&self, subtree: SubtreeId, client: u64) -> Context {
+        let awaited = self.served[&subtree].awaited.contains(&client);
+        Context { now: self.now, client: ClientId(client), awaited, ..Context::default() }
+    }
+
+    /// The oldest batch of a subtree becomes durable.
+    pub fn durable(&mut self, subtree: SubtreeId) {
+        let served = self.served.get_mut(&subtree).unwrap();
+        let Some((batch, writes)) = served.pending.pop_front() else { return };
+        writes.iter().for_each(|one| write(&mut self.store, one));
+        served.ns.durable(batch);
+    }
+
+    pub fn flush(&mut self, subtree: SubtreeId) {
+        while !self.served[&subtree].pending.is_empty() {
+            self.durable(subtree);
+        }
+    }
+
+    fn fetch(&mut self, subtree: SubtreeId, fetches: &[Fetch], waiter: Option<u64>) {
+        assert!(!fetches.is_empty());
+        let served = self.served.get_mut(&subtree).unwrap();
+        for fetch in fetches {
+            let token = served.ns.begin_fetch(fetch);
+            if let Some(waiter) = waiter {
+                served.ns.pin(waiter, fetch);
+            }
+            served.ns.install(token, read_store(&self.store, self.page, fetch)).unwrap();
+            served.ns.evict(20);
+        }
+    }
+
+    fn add_inos(&mut self, subtree: SubtreeId, shard: ShardId) {
+        let next = self.next_number.entry(shard).or_insert(2);
+        let first = Ino::new(shard, *next).unwrap();
+        *next += 100;
+        self.at(subtree).ns.add_inos(first, 100);
+    }
+
+    /// Runs an operation at one subtree, to its answer there.
+    pub fn run_at(&mut self, subtree: SubtreeId, client: u64, operation: &Operation) -> Answer {
+        let mut context = self.context(subtree, client);
+        let served = self.at(subtree);
+        served.waiters += 1;
+        let waiter = served.waiters;
+        for _ in 0..5000 {
+            match self.at(subtree).ns.apply(operation, &context) {
+                Outcome::Missing(fetches) => self.fetch(subtree, &fetches, Some(waiter)),
+                Outcome::NeedInos(shard) => self.add_inos(subtree, shard),
+                Outcome::NeedRoutes(children) => {
+                    assert!(!children.is_empty());
+                    for child in children {
+                        assert!(!context.routes.contains(&child), "R16: {child} is asked for once");
+                        assert_eq!(self.map[&child].parent.unwrap().0, subtree, "R16: a child");
+                        context.routes.push(child);
+                        self.raise(child);
+                    }
+                }
+                Outcome::Cross { crossings, reads } => {
+                    let last = reads.iter().max().copied();
+                    let pending = |served: &Served| served.pending.front().map(|(batch, _)| *batch);
+                    while last.is_some_and(|last| pending(&self.served[&subtree]).is_some_and(|batch| batch <= last)) {
+                        self.durable(subtree);
+                    }
+                    self.at(subtree).ns.unpin(waiter);
+                    return Answer::Cross(crossings.into_vec());
+                }
+                Outcome::Done(done) => {
+                    let served = self.at(subtree);
+                    served.ns.unpin(waiter);
+                    if let Some(change) = done.change {
+                        commit(served, change);
+                    }
+                    return Answer::Done(done.result.map(|result| result.result.unwrap()));
+                }
+                other => panic!("{operation:?}: {other:?}"),
+            }
+        }
+        panic!("no progress: {operation:?}");
+    }
+
+    /// R16: the route to a subtree and to all below it.
+    fn raise(&mut self, subtree: SubtreeId) {
+        let mut raised = vec![subtree];
+        while let Some(subtree) = raised.pop() {
+            self.map.get_mut(&subtree).unwrap().route += 1;
+            let below = |entry: &Entry| entry.parent.is_some_and(|(parent, _)| parent == subtree);
+            raised.extend(self.map.iter().filter(|(_, entry)| below(entry)).map(|(id, _)| *id));
+        }
+    }
+
+    /// Everyone sees the map.
+    fn map_changed(&mut self) {
+        for (subtree, served) in &mut self.served {
+            let others = self.map.iter().filter(|(id, _)| *id != subtree);
+            let children = self.map.iter().filter_map(|(id, entry)| {
+                let (parent, dir) = entry.parent?;
+                (parent == *subtree).then_some((*id, dir))
+            });
+            served.ns.set_tree(Tree {
+                subtree: *subtree,
+                parent: self.map[subtree].parent,
+                roots: others.map(|(id, entry)| (entry.root, *id)).collect(),
+                children: children.collect(),
+            });
+        }
+    }
+
+    /// A new epoch: the sessions are awaited (R19).
+    fn open(&mut self, subtree: SubtreeId, ns: Namespace) {
+        let mut served = Served::new(ns);
+        served.ns.begin_grace();
+        served.awaited = CLIENTS.into();
+        self.served.insert(subtree, served);
+    }
+
+    pub fn is_awaited(&self, subtree: SubtreeId, client: u64) -> bool {
+        self.served[&subtree].awaited.contains(&client)
+    }
+
+    /// A session has said what it holds.
+    pub fn reclaimed(&mut self, subtree: SubtreeId, client: u64) {
+        let served = self.at(subtree);
+        if !served.awaited.remove(&client) || !served.awaited.is_empty() {
+            return;
+        }
+        let mut orphans: BTreeSet<Ino> = served.ns.end_grace().into_iter().collect();
+        let records = self.store.range(bytes::Bytes::from_static(b"o")..bytes::Bytes::from_static(b"p"));
+        for (key, value) in records {
+            let tag = OrphanRecord::decode(&value[1..]).unwrap().subtree;
+            let mut owner = SubtreeId(tag.max(1));
+            while let Some(into) = self.merged.get(&owner) {
+                owner = *into;
+            }
+            if owner == subtree {
+                orphans.insert(ino_of(key));
+            }
+        }
+        orphans.into_iter().for_each(|ino| self.reap(subtree, ino));
+    }
+
+    pub fn reap(&mut self, subtree: SubtreeId, ino: Ino) {
+        let context = self.context(subtree, 0);
+        loop {
+            match self.at(subtree).ns.reap_orphan(ino, &context) {
+                Outcome::Missing(fetches) => self.fetch(subtree, &fetches, None),
+                Outcome::Done(done) => {
+                    done.result.unwrap();
+                    if let Some(change) = done.change {
+                        commit(self.at(subtree), change);
+                    }
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn cancel_export(&mut self, subtree: SubtreeId) {
+        let served = self.at(subtree);
+        if let Some((export, _)) = served.export.take() {
+            served.ns.cancel_export(export);
+        }
+    }
+
+    /// Finds a directory, wherever it is, and splits it off; false if it cannot be.
+    pub fn split(&mut self, path: &str, warm: bool) -> bool {
+        let mut target = Target { base: 0, path: path.to_owned().into() };
+        let mut subtree = ROOT_SUBTREE;
+        for _ in 0..40 {
+            let context = self.context(subtree, 0);
+            match self.at(subtree).ns.locate(&target, &context) {
+                Located::Missing(fetches) => self.fetch(subtree, &fetches, None),
+                Located::Cross(crossings) => {
+                    let crossing = &crossings[0];
+                    subtree = crossing.subtree;
+                    target = Target { base: crossing.base.0, path: crossing.path.clone() };
+                }
+                Located::Refused(_) => return false,
+                Located::Directory { ino, parent_dir, .. } => {
+                    let id = self.model.find(0, path, true).unwrap();
+                    self.split_at(subtree, ino, parent_dir, id, warm);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn split_at(&mut self, parent: SubtreeId, root: Ino, parent_dir: Ino, id: Id, warm: bool) {
+        let adopted = loop {
+            match self.at(parent).ns.children_below(root) {
+                Ok(children) => break children,
+                Err(fetches) => self.fetch(parent, &fetches, None),
+            }
+        };
+        self.cancel_export(parent);
+        self.flush(parent);
+        assert!(self.at(parent).ns.is_quiet());
+        let child = SubtreeId(self.next_subtree);
+        self.next_subtree += 1;
+        self.map.insert(child, Entry { root, id, parent: Some((parent, parent_dir)), route: 1 });
+        for adopted in adopted {
+            self.map.get_mut(&adopted).unwrap().parent.as_mut().unwrap().0 = child;
+        }
+        let config = Config { subtree: child, root, ..self.config.clone() };
+        let mut old = self.served.remove(&parent).unwrap().ns;
+        let (old, new) = if warm {
+            let before = old.usage();
+            let mut splitting = old.begin_split(root, config);
+            while old.split_slice(&mut splitting, 3) {}
+            let new = old.end_split(splitting);
+            old.begin_epoch();
+            let after = old.usage().inodes + new.usage().inodes;
+            assert!(after <= before.inodes, "nothing is in both");
+            (old, new)
+        } else {
+            (Namespace::new(old.config().clone()), Namespace::new(config))
+        };
+        self.open(parent, old);
+        self.open(child, new);
+        self.map_changed();
+    }
+
+    /// Merges a subtree without children into its parent; both start cold.
+    pub fn merge(&mut self, child: SubtreeId) {
+        let Some((parent, _)) = self.map[&child].parent else { return };
+        if self.map.values().any(|entry| entry.parent.is_some_and(|(above, _)| above == child)) {
+            return;
+        }
+        self.cancel_export(parent);
+        self.flush(parent);
+        self.flush(child);
+        self.map.remove(&child);
+        self.served.remove(&child);
+        self.merged.insert(child, parent);
+        let config = self.served[&parent].ns.config().clone();
+        self.open(parent, Namespace::new(config));
+        self.map_changed();
+    }
+
+    /// Starts to copy the cache, or copies on.
+    pub fn copy(&mut self, subtree: SubtreeId, max_bytes: usize) {
+        let served = self.at(subtree);
+        let mut copying = served.export.take().unwrap_or_else(|| (served.ns.begin_export(), Vec::new()));
+        copying.1.extend(served.ns.export_slice(&mut copying.0, max_bytes).unwrap_or_default());
+        served.export = Some(copying);
+    }
+
+    /// The subtree moves: with what was copied, with what has changed since.
+    pub fn hand_over(&mut self, subtree: SubtreeId) {
+        self.flush(subtree);
+        let served = self.at(subtree);
+        let (export, mut items) = served.export.take().unwrap_or_else(|| (served.ns.begin_export(), Vec::new()));
+        let mut delta = served.ns.export_delta(export);
+        while let Some(slice) = delta.next(&mut served.ns, 100) {
+            items.extend(slice);
+        }
+        let mut ns = Namespace::new(served.ns.config().clone());
+        for item in items {
+            // As it travels.
+            let item = CacheItem::decode(item.encode_to_vec().as_slice()).unwrap();
+            ns.import(vec![item]).unwrap();
+        }
+        self.open(subtree, ns);
+        self.map_changed();
+    }
+
+    /// The subtree of a directory of the model.
+    pub fn subtree_of(&self, mut id: Id) -> SubtreeId {
+        loop {
+            if let Some((subtree, _)) = self.map.iter().find(|(_, entry)| entry.id == id) {
+                return *subtree;
+            }
+            id = self.model.node(id).parent;
+        }
+    }
+
+    /// The subtrees with a name of it.
+    pub fn subtrees_with(&self, id: Id) -> BTreeSet<SubtreeId> {
+        let dirs = self.model.nodes.iter().filter(|(_, node)| node.names.values().any(|named| *named == id));
+        dirs.map(|(dir, _)| self.subtree_of(*dir)).collect()
+    }
+
+    pub fn is_root(&self, id: Id) -> bool {
+        self.map.values().any(|entry| entry.id == id)
+    }
+
+    /// No record is left of what is not in the model.
+    pub fn end(mut self) {
+        for client in CLIENTS {
+            self.close_all(client);
+        }
+        let subtrees: Vec<_> = self.served.keys().copied().collect();
+        for subtree in &subtrees {
+            CLIENTS.iter().for_each(|client| self.reclaimed(*subtree, *client));
+            self.cancel_export(*subtree);
+            self.flush(*subtree);
+        }
+        crate::random::check_store(&self.store, &self.model, &Default::default());
+        for subtree in subtrees {
+            let ns = &mut self.at(subtree).ns;
+            while ns.evict(100) {}
+            let usage = ns.usage();
+            assert_eq!(usage.pinned_bytes, 0, "nothing is dirty, open or pinned");
+            assert!(usage.meta_bytes + usage.body_bytes <= ns.config().budget_bytes, "I8: {usage:?}");
+        }
+        assert!(!self.store.contains_key(&Key::Orphan(Ino::ROOT).encode()));
+    }
+}
+
+fn commit(served: &mut Served, change: Change) {
+    assert!(change.follow_up.is_empty(), "no objects here");
+    if change.writes.is_empty() {
+        return served.ns.commit_memory(change);
+    }
+    let batch = BatchId(served.next_batch);
+    served.next_batch += 1;
+    let writes = change.writes.clone();
+    served.ns.commit(change, batch);
+    served.pending.push_back((batch, writes));
+}
