@@ -3,6 +3,7 @@
 mod basics;
 mod failures;
 mod processes;
+mod subtrees;
 
 use std::future::Future;
 use std::time::Duration;

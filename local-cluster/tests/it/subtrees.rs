@@ -1,0 +1,284 @@
+//! Subtrees split, move, merge and change hands while clients work (issue 3; R10 to R16, R19).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use pando_client::{Client, OpenOptions};
+use pando_local_cluster::{LocalCluster, Options};
+use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
+use pando_proto::mds::{MergeRequest, SplitRequest, Target};
+use pando_proto::{Errno, Error, Rank, Reason, SubtreeId};
+use pando_rpc::{Net, TcpNet};
+
+use crate::with_cluster;
+
+fn ranks(mds: u32) -> Options {
+    Options { osds: 1, replicas: 1, mds, metadata_pgs: 4, data_pgs: 4, ..Options::default().memory() }
+}
+
+async fn quiet(cluster: &LocalCluster) {
+    cluster.admin().admin().set_setting("balancer_mode", "0").await.unwrap();
+}
+
+async fn service(address: &str) -> SubtreeServiceClient<tonic::transport::Channel> {
+    let net: Arc<dyn Net> = Arc::new(TcpNet);
+    SubtreeServiceClient::new(pando_rpc::channel(&net, address).unwrap())
+}
+
+/// Asks the owner of `path` to split it off; asks again while somebody else is at it.
+async fn split(client: &Client, path: &str) -> Result<SubtreeId, Error> {
+    loop {
+        let place = client.locate(path).await.unwrap();
+        let request = SplitRequest { target: Some(Target { base: place.ino.0, ..Target::default() }) };
+        match service(&place.address).await.split(request).await {
+            Ok(response) => return Ok(SubtreeId(response.into_inner().subtree)),
+            Err(status) => match Error::from_tonic(&status) {
+                error
+                    if matches!(
+                        error.reason,
+                        Reason::InUse | Reason::NotOwner | Reason::Unavailable | Reason::StaleEpoch
+                    ) =>
+                {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+async fn merge(client: &Client, path: &str, subtree: SubtreeId) -> Result<(), Error> {
+    loop {
+        let place = client.locate(path).await.unwrap();
+        let request = MergeRequest { subtree: subtree.0 };
+        match service(&place.address).await.merge(request).await {
+            Ok(_) => return Ok(()),
+            Err(status) => match Error::from_tonic(&status) {
+                error if matches!(error.reason, Reason::NotOwner | Reason::Unavailable | Reason::StaleEpoch) => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+async fn owner(client: &Client, path: &str) -> (SubtreeId, Rank) {
+    let place = client.locate(path).await.unwrap();
+    (place.subtree, place.rank)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_directory_becomes_a_subtree_moves_and_comes_back() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        quiet(&cluster).await;
+        let admin = cluster.admin().admin();
+        for dir in ["a", "b", "c"] {
+            client.create_dir_all(format!("/p/{dir}/sub")).await.unwrap();
+            for file in 0..20 {
+                client.write(format!("/p/{dir}/sub/{file}"), format!("{dir}{file}")).await.unwrap();
+            }
+        }
+        let mut open = OpenOptions::new();
+        let file = open.read(true).write(true).open(&client, "/p/a/sub/0").await.unwrap();
+        let gone = open.open(&client, "/p/a/sub/1").await.unwrap();
+        client.remove_file("/p/a/sub/1").await.unwrap();
+
+        let a = split(&client, "/p/a").await.unwrap();
+        assert_eq!(owner(&client, "/p/a/sub").await.0, a);
+        assert_eq!(owner(&client, "/p/b").await.0, SubtreeId(1));
+        assert_eq!(client.read("/p/a/sub/7").await.unwrap(), "a7");
+        assert_eq!(file.read_at(0, 10).await.unwrap(), "a0", "R19: handles go along");
+        assert_eq!(gone.read_at(0, 10).await.unwrap(), "a1", "R19: so do files without a name");
+        let again = split(&client, "/p/a").await.unwrap_err();
+        assert_eq!(again.reason, Reason::InvalidRequest, "{again}");
+        assert_eq!(split(&client, "/p/b/sub/3").await.unwrap_err().reason, Reason::InvalidRequest, "a file");
+
+        for to in [1, 2, 0, 1] {
+            admin.move_subtree(a, Rank(to), true).await.unwrap();
+            assert_eq!(owner(&client, "/p/a").await, (a, Rank(to)));
+            assert_eq!(client.read("/p/a/sub/7").await.unwrap(), "a7");
+            client.write(format!("/p/a/on{to}"), "new").await.unwrap();
+            assert_eq!(file.read_at(0, 10).await.unwrap(), "a0");
+            assert_eq!(gone.read_at(0, 10).await.unwrap(), "a1");
+        }
+        file.write_at(0, "A0").await.unwrap();
+        assert_eq!(client.read("/p/a/sub/0").await.unwrap(), "A0");
+        file.close().await.unwrap();
+        gone.close().await.unwrap();
+
+        // The way to it changes: nobody follows the old one.
+        client.rename("/p", "/q").await.unwrap();
+        assert_eq!(client.read("/q/a/sub/7").await.unwrap(), "a7");
+        assert_eq!(client.read("/p/a/sub/7").await.unwrap_err().errno(), Errno::ENOENT, "R16");
+        assert_eq!(client.read("/q/a/../b/sub/7").await.unwrap(), "b7", "`..` leads out of it");
+        client.symlink("/q/a/sub", "/link").await.unwrap();
+        assert_eq!(client.read("/link/9").await.unwrap(), "a9");
+        assert_eq!(client.remove_dir("/q/a").await.unwrap_err().errno(), Errno::EBUSY);
+
+        // Back again.
+        let refused = merge(&client, "/q/a", a).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::InUse, "they have different owners: {refused}");
+        admin.move_subtree(a, Rank(0), true).await.unwrap();
+        let parent = owner(&client, "/q").await.1;
+        admin.move_subtree(a, parent, true).await.unwrap();
+        merge(&client, "/q/a", a).await.unwrap();
+        assert_eq!(owner(&client, "/q/a/sub").await.0, SubtreeId(1));
+        assert_eq!(client.read("/q/a/sub/7").await.unwrap(), "a7");
+        let mut names = Vec::new();
+        let mut listing = client.read_dir("/q/a").await.unwrap();
+        while let Some(entry) = listing.next_entry().await.unwrap() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        assert_eq!(names, ["on0", "on1", "on2", "sub"]);
+        client.remove_dir_all("/q/a").await.unwrap();
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+/// Works in a directory of its own and knows what has to be in it.
+async fn work(client: Client, dir: String, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) {
+    let mut model: BTreeMap<String, String> = BTreeMap::new();
+    let mut step = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        step += 1;
+        let name = format!("f{}", step % 37);
+        let path = format!("{dir}/{name}");
+        let context = |what: &str| format!("{what} {path}, step {step}");
+        match step % 5 {
+            0 | 1 => {
+                let body = format!("{dir} {step}");
+                client.write(&path, &body).await.unwrap_or_else(|e| panic!("{}: {e}", context("write")));
+                model.insert(name, body);
+            }
+            2 => {
+                let other = format!("g{}", step % 11);
+                let renamed = client.rename(&path, format!("{dir}/{other}")).await;
+                match model.remove(&name) {
+                    Some(body) => {
+                        renamed.unwrap_or_else(|e| panic!("{}: {e}", context("rename")));
+                        model.insert(other, body);
+                    }
+                    None => assert_eq!(renamed.unwrap_err().errno(), Errno::ENOENT, "{}", context("rename")),
+                }
+            }
+            3 => {
+                let removed = client.remove_file(&path).await;
+                match model.remove(&name) {
+                    Some(_) => removed.unwrap_or_else(|e| panic!("{}: {e}", context("unlink"))),
+                    None => assert_eq!(removed.unwrap_err().errno(), Errno::ENOENT, "{}", context("unlink")),
+                }
+            }
+            _ => {
+                for (name, body) in &model {
+                    let read = client.read(format!("{dir}/{name}")).await;
+                    let read = read.unwrap_or_else(|e| panic!("{} {name}: {e}", context("read")));
+                    assert_eq!(read, body.as_bytes(), "{} {name}", context("read"));
+                }
+            }
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    let mut names = Vec::new();
+    let mut listing = client.read_dir(&dir).await.unwrap();
+    while let Some(entry) = listing.next_entry().await.unwrap() {
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    assert_eq!(names, model.into_keys().collect::<Vec<_>>(), "{dir}");
+}
+
+struct Workers {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Workers {
+    async fn start(cluster: &LocalCluster, dirs: &[&str]) -> Self {
+        let (stop, done) = (Arc::default(), Arc::default());
+        let mut tasks = Vec::new();
+        for dir in dirs {
+            let client = Client::connect(cluster.mon_addresses()).await.unwrap();
+            client.create_dir_all(dir).await.unwrap();
+            tasks.push(tokio::spawn(work(client, (*dir).to_owned(), Arc::clone(&stop), Arc::clone(&done))));
+        }
+        Self { stop, done, tasks }
+    }
+
+    /// Lets them do so many more steps.
+    async fn progress(&self, steps: u64) {
+        let goal = self.done.load(Ordering::Relaxed) + steps;
+        while self.done.load(Ordering::Relaxed) < goal {
+            assert!(self.tasks.iter().all(|task| !task.is_finished()), "a worker has failed");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("the worker found what it had left");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_notices_that_subtrees_split_move_and_merge() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        quiet(&cluster).await;
+        let admin = cluster.admin().admin();
+        let dirs = ["/w/0", "/w/1", "/w/2", "/w/3"];
+        let workers = Workers::start(&cluster, &dirs).await;
+        workers.progress(50).await;
+        let mut subtrees = Vec::new();
+        for dir in dirs {
+            subtrees.push(split(&client, dir).await.unwrap());
+            workers.progress(20).await;
+        }
+        for round in 0..6u32 {
+            for (at, subtree) in (0..).zip(&subtrees) {
+                admin.move_subtree(*subtree, Rank((at + round) % 3), true).await.unwrap();
+                workers.progress(5).await;
+            }
+        }
+        let parent = owner(&client, "/w").await.1;
+        for (dir, subtree) in dirs.iter().zip(&subtrees) {
+            admin.move_subtree(*subtree, parent, true).await.unwrap();
+            merge(&client, dir, *subtree).await.unwrap();
+            workers.progress(20).await;
+        }
+        workers.finish().await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn survivors_take_over_what_a_dead_rank_served() {
+    let cluster = with_cluster(Options { lease_millis: Some(500), ..ranks(3) }, |mut cluster, client| async move {
+        quiet(&cluster).await;
+        let dirs = ["/w/0", "/w/1", "/w/2"];
+        let workers = Workers::start(&cluster, &dirs).await;
+        for (rank, dir) in (0..).zip(dirs) {
+            let subtree = split(&client, dir).await.unwrap();
+            cluster.admin().admin().move_subtree(subtree, Rank(rank), true).await.unwrap();
+        }
+        for rank in [1, 2, 0] {
+            workers.progress(50).await;
+            cluster.kill_mds(rank).await.unwrap();
+            workers.progress(100).await;
+            assert_ne!(owner(&client, dirs[rank as usize]).await.1, Rank(rank));
+            cluster.restart_mds(rank).await.unwrap();
+        }
+        workers.progress(50).await;
+        workers.finish().await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
