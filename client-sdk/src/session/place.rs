@@ -23,15 +23,24 @@ struct Place {
     plain: bool,
 }
 
-/// The targets of a request: at most two.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Places([Option<Place>; 2]);
+/// The targets of a request, at most two, and the subtree that is to be asked next.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    places: [Option<Place>; 2],
+    at: SubtreeId,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { places: [None, None], at: ROOT_SUBTREE }
+    }
+}
 
 impl Places {
     /// Sets out: from the root, or from where a known way leads.
     pub fn begin(op: &mut Op, routes: &Routes, map: &ClusterMap) -> Self {
         let Targets { caller, slots } = targets(op);
-        Self(slots.map(|slot| {
+        let places = slots.map(|slot| {
             let Slot { target, names } = slot?;
             let target = target.as_mut()?;
             let mut place =
@@ -44,27 +53,43 @@ impl Places {
                 *target = Target { base: way.base, path: rest(&target.path, end) };
             }
             Some(place)
-        }))
+        });
+        let at = places[0].as_ref().map_or(ROOT_SUBTREE, |place| place.subtree);
+        Self { places, at }
     }
 
-    /// Where the request is to be sent: to the subtree of its first target. The root answers what has none.
+    /// Where the request is to be sent: to the subtree of its first target, later to that of the last answer's
+    /// first crossing. The root answers what has no target.
     pub fn subtree(&self) -> SubtreeId {
-        self.0[0].as_ref().map_or(ROOT_SUBTREE, |place| place.subtree)
+        self.at
     }
 
-    /// Versions of the ways to both targets.
+    /// Versions of the ways to both targets. That to the first one says nothing to a subtree it is not in.
     pub fn routes(&self) -> (u64, u64) {
-        let route = |place: &Option<Place>| place.as_ref().map_or(0, |place| place.route);
-        (route(&self.0[0]), route(&self.0[1]))
+        let [first, second] = &self.places;
+        let first = first.as_ref().filter(|place| place.subtree == self.at);
+        (first.map_or(0, |place| place.route), second.as_ref().map_or(0, |place| place.route))
     }
 
-    /// Goes on where a crossing says, and remembers the way if that is allowed.
+    /// Goes on where crossings say, to the subtree of the first of them.
     ///
-    /// Errors: the crossing makes no sense.
-    pub fn cross(&mut self, op: &mut Op, crossing: &Crossing, routes: &Routes) -> Result<(), Error> {
+    /// Errors: they make no sense.
+    pub fn cross(&mut self, op: &mut Op, crossings: &[Crossing], routes: &Routes) -> Result<(), Error> {
+        let mut at = None;
+        // A target crosses at most once.
+        for crossing in crossings.iter().take(self.places.len()) {
+            let subtree = self.cross_one(op, crossing, routes)?;
+            at.get_or_insert(subtree);
+        }
+        self.at = at.ok_or_else(|| Error::protocol("no crossing"))?;
+        Ok(())
+    }
+
+    /// Puts one target where a crossing says, and remembers the way if that is allowed. Returns its subtree.
+    fn cross_one(&mut self, op: &mut Op, crossing: &Crossing, routes: &Routes) -> Result<SubtreeId, Error> {
         let nonsense = || Error::protocol("a crossing that leads nowhere");
         let index = usize::try_from(crossing.target).unwrap_or(usize::MAX);
-        let place = self.0.get_mut(index).and_then(Option::as_mut).ok_or_else(nonsense)?;
+        let place = self.places.get_mut(index).and_then(Option::as_mut).ok_or_else(nonsense)?;
         let Targets { caller, slots } = targets(op);
         let target = slots.into_iter().nth(index).flatten().and_then(|slot| slot.target.as_mut());
         let target = target.ok_or_else(nonsense)?;
@@ -73,6 +98,20 @@ impl Places {
             return Err(nonsense());
         }
         let way = Way { subtree: SubtreeId(crossing.subtree), base: crossing.base, route: crossing.route };
+        let here = if target.base == 0 { Ino::ROOT.0 } else { target.base };
+        if crossing.path == target.path && crossing.base == here {
+            // Asked where it is not: no step further, and the way that it came is the one to be checked.
+            if place.route != 0 && place.subtree != way.subtree {
+                // That way ends in another subtree by now.
+                routes.forget(place.subtree);
+                *target = place.original.clone();
+                (place.subtree, place.route, place.plain) = (ROOT_SUBTREE, 0, place.original.base == 0);
+                return Ok(ROOT_SUBTREE);
+            }
+            place.subtree = way.subtree;
+            target.base = here;
+            return Ok(way.subtree);
+        }
         let passed = usize::try_from(crossing.consumed).unwrap_or(usize::MAX);
         place.plain = place.plain
             && passed > 0
@@ -85,13 +124,13 @@ impl Places {
         }
         (place.subtree, place.route) = (way.subtree, way.route);
         *target = Target { base: crossing.base, path: crossing.path.clone() };
-        Ok(())
+        Ok(way.subtree)
     }
 
     /// Takes the request back to what the caller gave, and forgets the ways that it took.
     pub fn go_back(&mut self, op: &mut Op, routes: &Routes) {
         let places = std::mem::take(self);
-        for (place, slot) in places.0.into_iter().zip(targets(op).slots) {
+        for (place, slot) in places.places.into_iter().zip(targets(op).slots) {
             let (Some(place), Some(slot)) = (place, slot) else { continue };
             if place.route != 0 {
                 routes.forget(place.subtree);

@@ -231,7 +231,7 @@ impl Ticket {
 
     /// Whom to ask. What goes by handle waits until that owner was told of our handles (R19), nothing else does.
     async fn serving(&mut self) -> Result<Serving, Error> {
-        let subtree = self.place()?;
+        let mut subtree = self.place()?;
         if self.sent.is_none() && self.to == To::Path && subtree != ROOT_SUBTREE {
             let map = self.core.map.current();
             if !map.subtrees.contains_key(&subtree) {
@@ -240,10 +240,12 @@ impl Ticket {
                 return Err(not_in_the_map(subtree));
             }
         }
-        if let To::Handle(_) = self.to {
-            let present = successor(&self.core.map.current(), subtree);
-            if let Some(present) = present {
-                self.core.reclaimed(present).await?;
+        while let (To::Handle(_), Some(present)) = (self.to, successor(&self.core.map.current(), subtree)) {
+            self.core.reclaimed(present).await?;
+            // It may have turned out meanwhile that the handle belongs elsewhere, or is lost.
+            let before = std::mem::replace(&mut subtree, self.place()?);
+            if before == subtree {
+                break;
             }
         }
         self.core.serving(subtree).await
@@ -336,9 +338,7 @@ impl Ticket {
                 let (Some(places), Some(op)) = (self.places.as_mut(), self.operation.op.as_mut()) else {
                     return Err(nonsense());
                 };
-                for crossing in redirect.crossings.iter().take(2) {
-                    places.cross(op, crossing, &self.core.routes)?;
-                }
+                places.cross(op, &redirect.crossings, &self.core.routes)?;
             }
             To::Handle(handle) => {
                 let crossing = redirect.crossings.first().filter(|crossing| crossing.subtree != 0);

@@ -15,7 +15,7 @@ use pando_proto::mds::{
     Caller, ClientFrame, Operation, OperationResult, ReclaimResponse, Replies, Reply, Request, ServerFrame, Welcome,
     client_frame, operation::Op, operation_result::Result as Answer, server_frame,
 };
-use pando_proto::{ClientId, Epoch, Error as ProtoError, Ino, Rank, Reason};
+use pando_proto::{ClientId, Epoch, Error as ProtoError, Ino, Rank, Reason, SubtreeId};
 use pando_rpc::{Net, Shutdown, SystemClock, TcpNet};
 use tokio::sync::{mpsc, watch};
 use tonic::{Response, Status, Streaming};
@@ -55,6 +55,7 @@ struct Inner {
     refusal: Mutex<Option<Reason>>,
     /// Whether the script sees the last, empty Reclaim of each stream; else it is answered.
     scripts_last_reclaim: AtomicBool,
+    dead: watch::Sender<bool>,
 }
 
 pub struct Fake {
@@ -88,6 +89,7 @@ impl Fake {
             window,
             refusal: Mutex::new(None),
             scripts_last_reclaim: AtomicBool::new(false),
+            dead: watch::Sender::new(false),
         });
         let shutdown = Shutdown::default();
         let service = SessionServiceServer::new(Service(Arc::clone(&inner)));
@@ -121,6 +123,12 @@ impl Fake {
         *self.inner.refusal.lock().unwrap() = Some(reason);
     }
 
+    /// Breaks all streams, and refuses new ones.
+    pub fn kill(&self) {
+        self.refuse(Reason::Unavailable);
+        self.inner.dead.send_replace(true);
+    }
+
     /// A map with this rank alone, and a client that follows it.
     pub fn client(&self) -> (Client, watch::Sender<Arc<ClusterMap>>) {
         client(self.map(1))
@@ -136,23 +144,47 @@ impl Fake {
 
     /// The map in which this rank owns the root.
     pub fn map(&self, epoch: u64) -> ClusterMap {
-        let mut map = ClusterMap { epoch: Epoch(epoch), ..ClusterMap::default() };
-        let rank = Rank(self.inner.rank);
-        map.ranks.insert(rank, RankInfo { address: self.address.to_string(), up: true, ..RankInfo::default() });
-        map.subtrees.insert(
-            ROOT_SUBTREE,
-            Subtree {
-                root: Ino::ROOT,
-                parent: None,
-                owner: rank,
-                epoch: Epoch(epoch),
-                path_hint: b"/".to_vec(),
-                move_id: 0,
-                ..Default::default()
-            },
-        );
-        map
+        map(epoch, &[self], &[Owned { owner: 0, epoch, ..Owned::root() }])
     }
+}
+
+/// A subtree as a test sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Owned {
+    pub subtree: u64,
+    pub root: u64,
+    /// Index in the list of ranks.
+    pub owner: usize,
+    pub epoch: u64,
+    pub route: u64,
+    pub split_from: Option<u64>,
+}
+
+impl Owned {
+    pub fn root() -> Self {
+        Self { subtree: 1, root: 1, owner: 0, epoch: 1, route: 1, split_from: None }
+    }
+}
+
+/// The map in which these ranks own these subtrees.
+pub fn map(epoch: u64, ranks: &[&Fake], subtrees: &[Owned]) -> ClusterMap {
+    let mut map = ClusterMap { epoch: Epoch(epoch), ..ClusterMap::default() };
+    for rank in ranks {
+        map.ranks.insert(rank.rank(), rank.info());
+    }
+    for owned in subtrees {
+        let subtree = Subtree {
+            root: Ino(owned.root),
+            parent: (owned.subtree != 1).then_some(ROOT_SUBTREE),
+            owner: ranks[owned.owner].rank(),
+            epoch: Epoch(owned.epoch),
+            route: owned.route,
+            split_from: owned.split_from.map(|origin| (SubtreeId(origin), Epoch(owned.epoch))),
+            ..Subtree::default()
+        };
+        map.subtrees.insert(SubtreeId(owned.subtree), subtree);
+    }
+    map
 }
 
 /// A client that follows a map which the test feeds.
@@ -191,7 +223,13 @@ impl SessionService for Service {
 impl Inner {
     async fn run(&self, mut frames: Streaming<ClientFrame>, sender: mpsc::UnboundedSender<server_frame::Frame>) {
         let stream = self.streams.fetch_add(1, Ordering::SeqCst) + 1;
-        while let Ok(Some(frame)) = frames.message().await {
+        let mut dead = self.dead.subscribe();
+        loop {
+            let frame = tokio::select! {
+                frame = frames.message() => frame,
+                _ = dead.wait_for(|dead| *dead) => return,
+            };
+            let Ok(Some(frame)) = frame else { return };
             match frame.frame {
                 Some(client_frame::Frame::Hello(_)) => {
                     let welcome = Welcome {

@@ -1,6 +1,8 @@
 //! The session against a scripted rank: duplicates, broken streams, redirects, lies.
 
+mod crossings;
 mod fake;
+mod handovers;
 mod reclaims;
 
 use std::sync::Arc;
@@ -8,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_proto::mds::{
-    Attr, CloseResponse, DataHome, FileKind, OpenResponse, OperationResult, Placement, ReadFileResponse,
-    ReclaimResponse, Redirect, Replies, Reply, StatResponse, Welcome, operation::Op,
+    Attr, CloseResponse, DataHome, FileKind, OpenResponse, OperationResult, Placement, ReadFileResponse, ReadResponse,
+    ReclaimResponse, Redirect, RenameResponse, Replies, Reply, StatResponse, UnlinkResponse, Welcome, operation::Op,
     operation_result::Result as Answer, server_frame,
 };
 use pando_proto::{Errno, Error as ProtoError, Reason};
@@ -40,6 +42,13 @@ fn correct(seen: &Seen) -> Answer {
             created: false,
         }),
         Op::Close(_) => Answer::Close(CloseResponse {}),
+        Op::Read(_) => Answer::Read(ReadResponse {
+            data: Some(Bytes::from_static(b"data")),
+            attr: Some(attr()),
+            placement: Some(Placement { home: DataHome::Inline.into(), ..Placement::default() }),
+        }),
+        Op::Unlink(_) => Answer::Unlink(UnlinkResponse {}),
+        Op::Rename(_) => Answer::Rename(RenameResponse {}),
         Op::Reclaim(_) => Answer::Reclaim(ReclaimResponse { lost: Vec::new(), ..Default::default() }),
         other => panic!("not in these tests: {other:?}"),
     }
@@ -275,6 +284,8 @@ async fn an_open_that_was_answered_by_a_later_process_is_told_to_it() {
     let seen = fake.seen();
     assert!(matches!(op(&seen[1]), Op::Open(_)));
     assert!(seen[1].request.retry);
+    let Op::Reclaim(reclaim) = op(&seen[2]) else { panic!("R19: {:?}", seen[2]) };
+    assert_eq!(reclaim.handles.len(), 1, "its reclaim had begun before it knew of the handle");
 }
 
 #[tokio::test]
