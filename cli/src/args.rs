@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use pando_cluster_map::settings;
-use pando_local_cluster::MIN_MDS_CACHE_BYTES;
+use pando_local_cluster::{MAX_MDS, MIN_MDS_CACHE_BYTES};
 
 const DEFAULT_DATA: &str = "./pando-data";
 
@@ -78,6 +78,9 @@ pub enum Command {
     /// Subtrees and who owns them.
     #[command(subcommand)]
     Subtree(SubtreeCommand),
+    /// What moves subtrees for the sake of load.
+    #[command(subcommand)]
+    Balancer(BalancerCommand),
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +105,7 @@ pub struct UpArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub osds: u32,
     /// Number of metadata servers.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MDS)))]
     pub mds: u32,
     /// Copies of all data, 1 to 3 [default: as many as there are OSDs, at most 3].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3))]
@@ -110,7 +113,7 @@ pub struct UpArgs {
     /// Where OSDs keep their bytes.
     #[arg(long, value_enum, default_value_t = Engine::Fjall)]
     pub engine: Engine,
-    /// Memory of the metadata server for its cache, at least 1M; K, M and G are understood.
+    /// Memory of each metadata server for its cache, at least 1M; K, M and G are understood.
     #[arg(long, visible_alias = "budget", default_value = "256M", value_parser = parse_cache_bytes, value_name = "BYTES")]
     pub mds_cache_bytes: u64,
     /// Largest file kept with its inode, at most 256K; a setting of the cluster from then on.
@@ -315,17 +318,102 @@ pub enum RankCommand {
     /// List them.
     Ls,
     /// Take one off the map that owns nothing.
-    Rm {
-        /// Its number, as `5` or `mds.5`.
-        #[arg(value_parser = parse_rank, value_name = "RANK")]
-        rank: u32,
-    },
+    Rm(RankArgs),
+    /// Have its subtrees move to others, and keep it empty.
+    Drain(RankArgs),
+    /// Let it have subtrees again.
+    Undrain(RankArgs),
+}
+
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct RankArgs {
+    /// Its number, as `5` or `mds.5`.
+    #[arg(value_parser = parse_rank, value_name = "RANK")]
+    pub rank: u32,
 }
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum SubtreeCommand {
-    /// List them.
+    /// List them, with what the ranks said of their load.
     Ls,
+    /// Make a directory a subtree of its own; nothing is copied.
+    Split {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Merge one back into its parent; both have to be with the same rank.
+    Merge(SubtreeArgs),
+    /// Move one to another rank, while clients go on.
+    Move {
+        #[command(flatten)]
+        subtree: SubtreeArgs,
+        #[command(flatten)]
+        to: RankArgs,
+        /// Return when the move has begun, not when it is done.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Have one moved to a rank and left there, whatever the load.
+    Pin {
+        #[command(flatten)]
+        subtree: SubtreeArgs,
+        #[command(flatten)]
+        to: RankArgs,
+    },
+    /// Take a pin away.
+    Unpin(SubtreeArgs),
+    /// Have the child directories of its root made subtrees and dealt over the ranks.
+    Spread {
+        #[command(flatten)]
+        subtree: SubtreeArgs,
+        /// No longer; what was dealt stays where it is.
+        #[arg(long)]
+        off: bool,
+    },
+    /// Say which subtree and rank serve a path, and why.
+    Explain {
+        /// What to look at.
+        path: PathBuf,
+    },
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct SubtreeArgs {
+    /// Its root directory, as `/a/b`, or its number, as `7` or `subtree.7`.
+    #[arg(value_parser = parse_subtree, value_name = "PATH|ID")]
+    pub subtree: SubtreeName,
+}
+
+/// How a subtree is named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubtreeName {
+    Path(PathBuf),
+    Id(u64),
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum BalancerCommand {
+    /// What it decided lately, newest first, with its figures.
+    Log {
+        /// At most so many decisions; 0 for all that are kept.
+        #[arg(short = 'n', long = "limit", default_value_t = 20)]
+        limit: u32,
+    },
+    /// Only draining ranks are emptied.
+    Off,
+    /// Pins are obeyed too; what load would ask for is only recorded.
+    Manual,
+    /// Subtrees are moved, split and merged as load asks for.
+    Auto,
+}
+
+fn parse_subtree(text: &str) -> Result<SubtreeName, String> {
+    if text.starts_with('/') {
+        return Ok(SubtreeName::Path(text.into()));
+    }
+    let number = text.strip_prefix("subtree.").unwrap_or(text).parse().ok().filter(|id| *id != 0);
+    let wrong = || "a subtree is named by its root, as `/a/b`, or by its number, as `7` or `subtree.7`".to_owned();
+    number.map(SubtreeName::Id).ok_or_else(wrong)
 }
 
 fn parse_osd(text: &str) -> Result<u32, String> {
@@ -415,6 +503,13 @@ mod tests {
         assert_eq!(data(&[]), Some(DEFAULT_DATA.into()));
         assert_eq!(data(&["--engine", "memory"]), None);
         assert_eq!(data(&["--engine", "memory", "--data", "x"]), Some("x".into()));
+    }
+
+    #[test]
+    fn subtrees_go_by_path_and_number() {
+        assert_eq!(parse_subtree("/a/b"), Ok(SubtreeName::Path("/a/b".into())));
+        assert_eq!((parse_subtree("7"), parse_subtree("subtree.7")), (Ok(SubtreeName::Id(7)), Ok(SubtreeName::Id(7))));
+        assert!(parse_subtree("0").is_err() && parse_subtree("a/b").is_err() && parse_subtree("").is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod args;
 mod failure;
 mod output;
 mod session;
+mod subtrees;
 mod verbs;
 
 use std::io::IsTerminal as _;
@@ -69,7 +70,8 @@ async fn dispatch(session: Session, command: Command) -> Result<(), Failure> {
         Command::Osd(command) => verbs::osd::run(&session, command).await,
         Command::Pg(args::PgCommand::Ls { pool }) => verbs::pg::ls(&session, pool).await,
         Command::Rank(command) => verbs::rank::run(&session, command).await,
-        Command::Subtree(args::SubtreeCommand::Ls) => verbs::subtree::ls(&session).await,
+        Command::Subtree(command) => verbs::subtree::run(&session, command).await,
+        Command::Balancer(command) => verbs::balancer::run(&session, command).await,
     }
 }
 

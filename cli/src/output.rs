@@ -154,6 +154,11 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
+/// Thousandths as a whole percentage.
+pub fn share_text(permille: u32) -> String {
+    format!("{:.0} %", f64::from(permille) / 10.0)
+}
+
 /// Columns under a head; all but the last padded to the widest.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     let width = |column: usize| {

@@ -44,11 +44,16 @@ impl Session {
         self.timeout.unwrap_or(CONNECT_LIMIT)
     }
 
+    /// For a call, its repetitions included.
+    pub fn call_limit(&self) -> Duration {
+        self.timeout.unwrap_or(CALL_LIMIT)
+    }
+
     /// A client session. To be closed with [`finish`].
     pub async fn client(&self) -> Result<Client, Failure> {
         let client = Client::builder(self.mons.as_slice())
             .user(self.uid, self.gid, [])
-            .deadline(self.timeout.unwrap_or(CALL_LIMIT))
+            .deadline(self.call_limit())
             .connect_limit(self.connect_limit())
             .description(format!("pando command, pid {}", std::process::id()))
             .connect();

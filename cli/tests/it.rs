@@ -283,7 +283,7 @@ fn wrong_usage_is_told_with_a_way_out() {
         (&["--inline-limit", "4x"], "K, M or G"),
         (&["--mds-cache-bytes", "0"], "at least 1M"),
         (&["--osds", "65"], "1..=64"),
-        (&["--mds", "2"], "1..=1"),
+        (&["--mds", "65"], "1..=64"),
         (&["--mons", "3", "--mon-port", "65534"], "at most 65533"),
         (&["--engine", "tape"], "fjall"),
     ] {
@@ -400,4 +400,127 @@ fn an_occupied_port_is_told_with_a_way_out() {
     let (code, text) = failure(&pando("", &["up", "--mon-port", &port, "--data", data.to_str().unwrap()]));
     assert_eq!(code, 1);
     assert!(text.contains("in use") && text.contains("choose another"), "{text}");
+}
+
+fn subtrees(mons: &str) -> Vec<Value> {
+    objects(&stdout(&pando(mons, &["subtree", "ls", "--json"])))
+}
+
+fn subtree_at(mons: &str, path: &str) -> Option<Value> {
+    subtrees(mons).into_iter().find(|subtree| subtree["path"] == path)
+}
+
+#[test]
+fn subtrees_are_split_moved_explained_and_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let up = Up::run(up_command(&dir.path().join("data"), &["--mds", "3"]));
+    let run = |args: &[&str]| stdout(&pando(&up.mons, args));
+    let refused = |args: &[&str]| failure(&pando(&up.mons, args));
+    // Nobody else moves anything.
+    run(&["balancer", "off"]);
+    assert_eq!(run(&["setting", "get", "balancer_mode"]), "0\n");
+    run(&["mkdir", "-p", "/a/b/c", "/a/d"]);
+    run(&["ln", "-s", "/a", "/link"]);
+    let local = dir.path().join("local");
+    std::fs::write(&local, "hello").unwrap();
+    run(&["put", local.to_str().unwrap(), "/a/b/c/file"]);
+
+    assert!(run(&["subtree", "split", "/a/b"]).starts_with("subtree."));
+    let split = subtree_at(&up.mons, "/a/b").expect("it is listed");
+    assert_eq!((&split["parent"], &split["owner"]), (&1.into(), &0.into()));
+    let (code, text) = refused(&["subtree", "split", "/a/b"]);
+    assert!(code == 2 && text.contains("/a/b") && text.contains("root of a subtree"), "{text}");
+    assert_ne!(refused(&["subtree", "split", "/a/b/c/file"]).0, 0);
+    assert_eq!(refused(&["subtree", "split", "/none"]).0, 1);
+    assert_eq!(subtrees(&up.mons).len(), 2, "what was refused changes nothing");
+
+    run(&["subtree", "move", "/a/b", "mds.1"]);
+    assert_eq!(subtree_at(&up.mons, "/a/b").unwrap()["owner"], 1);
+    assert_eq!(run(&["cat", "/a/b/c/file"]), "hello");
+    run(&["put", local.to_str().unwrap(), "/a/b/c/other"]);
+    let explained = &objects(&run(&["subtree", "explain", "/link/b/c/file", "--json"]))[0];
+    assert_eq!((&explained["subtree"]["owner"], &explained["state"]), (&1.into(), &"up".into()));
+    assert_eq!(explained["address"], objects(&run(&["rank", "ls", "--json"]))[1]["address"]);
+    let text = run(&["subtree", "explain", "/a/b/c/file"]);
+    assert!(text.contains("(/a/b), in it at c/file") && text.contains("mds.1 at "), "{text}");
+    nothing_else_is_moved(&up.mons);
+
+    // The way to a directory may lead through symlinks and other subtrees.
+    run(&["subtree", "split", "/link/b/c"]);
+    let (b, c) = (subtree_at(&up.mons, "/a/b").unwrap(), subtree_at(&up.mons, "/a/b/c").unwrap());
+    assert_eq!((&c["parent"], &c["owner"]), (&b["id"], &1.into()));
+    let listed = run(&["subtree", "ls"]);
+    assert!(listed.lines().nth(3).is_some_and(|line| line.ends_with("    /a/b/c")), "{listed}");
+    assert_ne!(refused(&["subtree", "merge", "/a/b"]).0, 0, "it has children");
+    run(&["subtree", "merge", "/a/b/c"]);
+    assert_ne!(refused(&["subtree", "merge", "/a/b"]).0, 0, "its parent is with another rank");
+    run(&["subtree", "move", "/a/b", "0"]);
+    run(&["subtree", "merge", &format!("subtree.{}", b["id"])]);
+    assert_eq!(subtrees(&up.mons).len(), 1);
+    assert_eq!(run(&["cat", "/a/b/c/other"]), "hello");
+    assert_eq!(up.stop(), Some(0));
+}
+
+/// Bad input is refused, and changes nothing.
+fn nothing_else_is_moved(mons: &str) {
+    let refused = |args: &[&str]| failure(&pando(mons, args));
+    let before = subtrees(mons);
+    for (args, code, told) in [
+        (&["subtree", "move", "/a/b", "9"][..], 1, "mds.9"),
+        (&["subtree", "move", "subtree.99", "1"], 1, "subtree.99"),
+        (&["subtree", "merge", "99"], 1, "subtree.99"),
+        (&["subtree", "move", "/a/d", "1"], 1, "pando subtree split"),
+        (&["subtree", "move", "/none", "1"], 1, "ENOENT"),
+        (&["subtree", "move", "a/b", "1"], 2, "subtree.7"),
+        (&["subtree", "pin", "/a/b", "9"], 1, "mds.9"),
+        (&["rank", "drain", "9"], 1, "mds.9"),
+    ] {
+        let (got, text) = refused(args);
+        assert!(got == code && text.contains(told), "{args:?}: {got}: {text}");
+    }
+    assert_eq!(subtrees(mons), before);
+    let there = objects(&stdout(&pando(mons, &["subtree", "move", "/a/b", "1", "--json"])));
+    assert_eq!(there[0]["move_id"], 0, "it is there already");
+}
+
+#[test]
+fn ranks_are_pinned_to_drained_and_balanced() {
+    let dir = tempfile::tempdir().unwrap();
+    let up = Up::run(up_command(&dir.path().join("data"), &["--mds", "2"]));
+    let run = |args: &[&str]| stdout(&pando(&up.mons, args));
+    run(&["balancer", "manual"]);
+    run(&["setting", "set", "balancer_interval_millis", "100"]);
+    run(&["mkdir", "-p", "/a"]);
+    run(&["subtree", "split", "/a"]);
+    let wait_for_owner = |owner: u32| {
+        let start = Instant::now();
+        while subtree_at(&up.mons, "/a").expect("it stays a subtree")["owner"] != owner {
+            assert!(start.elapsed() < LIMIT, "it comes to mds.{owner} in time");
+        }
+    };
+    run(&["subtree", "pin", "/a", "1"]);
+    assert_eq!(subtree_at(&up.mons, "/a").unwrap()["pin"], 1);
+    wait_for_owner(1);
+    let log = objects(&run(&["balancer", "log", "--json"]));
+    let moved = |decision: &Value| decision["moves"].as_array().is_some_and(|moves| !moves.is_empty());
+    assert!(log.iter().any(moved), "the decision is kept: {log:?}");
+    let explained = &objects(&run(&["subtree", "explain", "/a", "--json"]))[0];
+    assert!(explained["since_ns"].as_i64().is_some_and(|at| at > 0), "{explained}");
+    assert!(run(&["balancer", "log", "-n", "1"]).contains("mds.0"));
+
+    run(&["subtree", "unpin", "/a"]);
+    assert_eq!(subtree_at(&up.mons, "/a").unwrap()["pin"], Value::Null);
+    run(&["rank", "drain", "mds.1"]);
+    assert!(run(&["rank", "ls"]).contains("up, draining"));
+    wait_for_owner(0);
+    assert_ne!(failure(&pando(&up.mons, &["subtree", "move", "/a", "1"])).0, 0, "a draining rank gets nothing");
+    run(&["rank", "undrain", "1"]);
+    assert!(!run(&["rank", "ls"]).contains("draining"));
+    run(&["subtree", "spread", "/a"]);
+    assert_eq!(subtree_at(&up.mons, "/a").unwrap()["spread"], true);
+    run(&["subtree", "spread", "/a", "--off"]);
+    assert_eq!(subtree_at(&up.mons, "/a").unwrap()["spread"], false);
+    run(&["balancer", "auto"]);
+    assert_eq!(run(&["setting", "get", "balancer_mode"]), "2\n");
+    assert_eq!(up.stop(), Some(0));
 }

@@ -36,7 +36,7 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts everything, and returns once the root directory is served.
+    /// Starts everything, and returns once all ranks serve what is theirs.
     ///
     /// Errors: options that make no cluster, an occupied port, a data directory that another process uses, of
     /// something else, of other numbers or of a newer format, or in which a mon's directory is missing or one is of
@@ -129,6 +129,11 @@ impl LocalCluster {
         self.mds.get(&0).map(|rank| rank.address)
     }
 
+    /// Addresses of the ranks that run here, by number.
+    pub fn rank_addresses(&self) -> BTreeMap<u32, SocketAddr> {
+        self.mds.iter().map(|(rank, daemon)| (*rank, daemon.address)).collect()
+    }
+
     /// Addresses of the OSDs, by their number in this cluster.
     pub fn osd_addresses(&self) -> BTreeMap<u32, SocketAddr> {
         self.osds.iter().map(|(osd, daemon)| (*osd, daemon.address)).collect()
@@ -176,6 +181,26 @@ impl LocalCluster {
         kill(&mut self.mds, rank, "mds").await
     }
 
+    /// Stops a rank cleanly: its subtrees go to other ranks, if there are any, and its lease is given back.
+    ///
+    /// Errors: no such rank runs.
+    pub async fn stop_mds(&mut self, rank: u32) -> Result<(), Error> {
+        let daemon = take(&mut self.mds, rank, "mds")?;
+        daemon.stop();
+        daemon.wait().await;
+        Ok(())
+    }
+
+    /// Starts one more rank.
+    ///
+    /// Errors: it runs already; those of its start.
+    pub async fn start_mds(&mut self, rank: u32) -> Result<(), Error> {
+        if self.mds.get(&rank).is_some_and(Daemon::is_alive) {
+            return Err(Error::new(Reason::InUse, format!("mds.{rank} runs in this cluster already")));
+        }
+        self.restart_mds(rank).await
+    }
+
     /// Starts a rank again; returns once it serves, which is after the lease of its former process has ended.
     ///
     /// Errors: those of its start.
@@ -202,12 +227,15 @@ impl LocalCluster {
 }
 
 async fn kill(daemons: &mut BTreeMap<u32, Daemon>, number: u32, kind: &str) -> Result<(), Error> {
-    let Some(mut daemon) = daemons.remove(&number) else {
-        return Err(Error::new(Reason::UnknownId, format!("no {kind}.{number} runs in this cluster")));
-    };
+    let mut daemon = take(daemons, number, kind)?;
     daemon.kill();
     daemon.wait().await;
     Ok(())
+}
+
+fn take(daemons: &mut BTreeMap<u32, Daemon>, number: u32, kind: &str) -> Result<Daemon, Error> {
+    let unknown = || Error::new(Reason::UnknownId, format!("no {kind}.{number} runs in this cluster"));
+    daemons.remove(&number).ok_or_else(unknown)
 }
 
 /// Runs all at once and gives their results in order.

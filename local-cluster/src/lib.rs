@@ -13,5 +13,5 @@ mod options;
 mod start;
 
 pub use cluster::LocalCluster;
-pub use options::{MIN_MDS_CACHE_BYTES, Options};
+pub use options::{MAX_MDS, MIN_MDS_CACHE_BYTES, Options};
 pub use pando_osd::engine::EngineKind;

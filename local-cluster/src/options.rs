@@ -9,6 +9,9 @@ use pando_proto::{Error, Reason};
 /// Less than that leaves a rank no room for the records of one operation.
 pub const MIN_MDS_CACHE_BYTES: u64 = 1 << 20;
 
+/// Ranks that one process carries at most.
+pub const MAX_MDS: u32 = 64;
+
 /// Choices for a [`LocalCluster`](crate::LocalCluster).
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -18,7 +21,7 @@ pub struct Options {
     pub mons: u32,
     /// Object storage daemons.
     pub osds: u32,
-    /// Metadata servers (ranks).
+    /// Metadata servers (ranks); 0 leaves them to others, and nothing is served until one comes.
     pub mds: u32,
     /// Copies of every record and object, 1 to 3.
     pub replicas: u32,
@@ -74,8 +77,8 @@ impl Options {
         if !(1..=64).contains(&self.osds) {
             return refuse(format!("{} OSDs in one process: use 1 to 64", self.osds));
         }
-        if self.mds != 1 {
-            return refuse(format!("{} ranks: this version serves one (--mds 1)", self.mds));
+        if self.mds > MAX_MDS {
+            return refuse(format!("{} ranks in one process: use 1 to {MAX_MDS}", self.mds));
         }
         if !(1..=3).contains(&self.replicas) || self.replicas > self.osds {
             let most = self.osds.min(3);

@@ -1,7 +1,9 @@
 //! The verbs, one file each.
 
+pub mod balancer;
 pub mod cat;
 pub mod df;
+pub mod explain;
 pub mod get;
 pub mod ln;
 pub mod ls;

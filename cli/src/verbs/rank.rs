@@ -1,43 +1,85 @@
-//! `pando rank ls`. JSON: `rank`, `state` (`up`, `down`), `address`, `incarnation`.
-//! `pando rank rm`. JSON: `rank`, `map_epoch`.
+//! `pando rank ls`. JSON: `rank`, `state` (`up`, `down`), `draining`, `address`, `incarnation`, `subtrees` (how many it
+//! owns), `ops_per_s`, `busy_permille`, `load_age_ms` (null if it has not told).
+//! `pando rank rm|drain|undrain`. JSON: `rank`, `map_epoch`.
 
-use pando_proto::Rank;
-use pando_proto::mon::RankState;
-use serde_json::json;
+use std::collections::BTreeMap;
 
-use crate::args::RankCommand;
+use pando_proto::mon::{self, RankState};
+use pando_proto::{Epoch, Rank};
+use serde_json::{Value, json};
+
+use crate::args::{RankArgs, RankCommand};
 use crate::failure::Failure;
 use crate::output;
 use crate::session::Session;
+use crate::verbs::subtree;
 
 pub async fn run(session: &Session, command: RankCommand) -> Result<(), Failure> {
-    match command {
-        RankCommand::Ls => ls(session).await,
-        RankCommand::Rm { rank } => rm(session, rank).await,
-    }
-}
-
-async fn rm(session: &Session, rank: u32) -> Result<(), Failure> {
-    let epoch = session.admin()?.remove_rank(Rank(rank)).await?;
+    let (rank, epoch) = match command {
+        RankCommand::Ls => return ls(session).await,
+        RankCommand::Rm(RankArgs { rank }) => (rank, session.admin()?.remove_rank(Rank(rank)).await?),
+        RankCommand::Drain(RankArgs { rank }) => (rank, drain(session, rank, true).await?),
+        RankCommand::Undrain(RankArgs { rank }) => (rank, drain(session, rank, false).await?),
+    };
     if session.json { output::line(json!({"rank": rank, "map_epoch": epoch.0}).to_string()) } else { Ok(()) }
 }
 
+async fn drain(session: &Session, rank: u32, draining: bool) -> Result<Epoch, Failure> {
+    Ok(session.admin()?.drain_rank(Rank(rank), draining).await?)
+}
+
 async fn ls(session: &Session) -> Result<(), Failure> {
-    let ranks = session.admin()?.list_ranks().await?;
+    let admin = session.admin()?;
+    let ranks = admin.list_ranks().await?;
+    let mut owned: BTreeMap<u32, u64> = BTreeMap::new();
+    for subtree in admin.list_subtrees().await? {
+        *owned.entry(subtree.owner).or_default() += 1;
+    }
+    let loads = subtree::loads(session).await?;
     let mut rows = Vec::new();
     for rank in ranks {
-        let state = if rank.state() == RankState::Up { "up" } else { "down" };
+        let subtrees = owned.get(&rank.rank).copied().unwrap_or_default();
+        let told = loads.iter().find(|of| of.rank == rank.rank && of.load.is_some());
         if session.json {
-            let fields = json!({
-                "rank": rank.rank,
-                "state": state,
-                "address": rank.address,
-                "incarnation": rank.incarnation,
-            });
-            output::line(fields.to_string())?;
-            continue;
+            output::line(fields(&rank, subtrees, told).to_string())?;
+        } else {
+            rows.push(row(rank, subtrees, told));
         }
-        rows.push(vec![format!("mds.{}", rank.rank), state.to_owned(), rank.incarnation.to_string(), rank.address]);
     }
-    if session.json { Ok(()) } else { output::table(&["RANK", "STATE", "INCARNATION", "ADDRESS"], &rows) }
+    let head = ["RANK", "STATE", "SUBTREES", "OPS/S", "BUSY", "INCARNATION", "ADDRESS"];
+    if session.json { Ok(()) } else { output::table(&head, &rows) }
+}
+
+fn state(rank: &mon::Rank) -> &'static str {
+    if rank.state() == RankState::Up { "up" } else { "down" }
+}
+
+fn fields(rank: &mon::Rank, subtrees: u64, told: Option<&mon::RankLoadOf>) -> Value {
+    let load = told.and_then(|of| of.load.as_ref());
+    json!({
+        "rank": rank.rank,
+        "state": state(rank),
+        "draining": rank.draining,
+        "address": rank.address,
+        "incarnation": rank.incarnation,
+        "subtrees": subtrees,
+        "ops_per_s": load.map(|load| load.ops_per_s),
+        "busy_permille": load.map(|load| load.busy_permille),
+        "load_age_ms": told.map(|of| of.age_millis),
+    })
+}
+
+fn row(rank: mon::Rank, subtrees: u64, told: Option<&mon::RankLoadOf>) -> Vec<String> {
+    let load = told.and_then(|of| of.load.as_ref());
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let draining = if rank.draining { ", draining" } else { "" };
+    vec![
+        Rank(rank.rank).to_string(),
+        format!("{}{draining}", state(&rank)),
+        subtrees.to_string(),
+        or_dash(load.map(|load| format!("{:.0}", load.ops_per_s))),
+        or_dash(load.map(|load| output::share_text(load.busy_permille))),
+        rank.incarnation.to_string(),
+        rank.address,
+    ]
 }

@@ -98,8 +98,9 @@ async fn watch(cluster: &LocalCluster) {
     }
 }
 
-fn mds(cluster: &LocalCluster) -> String {
-    cluster.mds_address().map(|address| address.to_string()).unwrap_or_default()
+/// Of the ranks, by number.
+fn mds(cluster: &LocalCluster) -> Vec<String> {
+    cluster.rank_addresses().values().map(ToString::to_string).collect()
 }
 
 fn json_line(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
@@ -107,7 +108,7 @@ fn json_line(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     let fields = json!({
         "data": args.data().map(|data| output::shown(data.as_os_str().as_encoded_bytes())),
         "mons": cluster.mon_addresses(),
-        "mds": [mds(cluster)],
+        "mds": mds(cluster),
         "osds": osds,
     });
     output::line(fields.to_string())
@@ -128,7 +129,7 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     let flag = if mons == "127.0.0.1:7100" { String::new() } else { format!(" --mons {mons}") };
     output::line(format!("Pando is up. {place}, {replicas} copies of everything."))?;
     output::line(format!("  mons  {mons}"))?;
-    output::line(format!("  mds   {mds}"))?;
+    output::line(format!("  mds   {}", mds.join(" ")))?;
     output::line(format!("  osds  {}", osds.join(" ")))?;
     // As this process was called: `cargo run` puts nothing on the PATH.
     let pando = std::env::args().next().unwrap_or_else(|| "pando".to_owned());
@@ -137,6 +138,8 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     output::line(format!("  {pando}{flag} ls -l /"))?;
     output::line(format!("  {pando}{flag} cat /hello"))?;
     output::line(format!("  {pando}{flag} status"))?;
-    output::line(format!("  grpcurl -plaintext {mds} list"))?;
+    if let Some(rank) = mds.first() {
+        output::line(format!("  grpcurl -plaintext {rank} list"))?;
+    }
     output::line(format!("Ctrl-C stops it; {next}."))
 }
