@@ -126,8 +126,8 @@ impl Task {
         tracing::error!(
             pg = %self.id, osd = %self.osd.me, %knows,
             "the only member's copy of this placement group lost acknowledged writes, of which another OSD knows: nothing \
-             is served, and nothing overwritten. Start all OSDs that were members. To give those writes up for good, stop \
-             that other OSD and remove its data directory"
+             is served, and nothing overwritten. Keep the data directories of both; check the disk of this one. To give \
+             those writes up for good, stop the OSD that knows of them and remove its data directory: then this copy counts"
         );
     }
 
