@@ -27,7 +27,7 @@ use crate::memory::Memory;
 use crate::moving::Imports;
 use crate::owner::{Control, own_all};
 use crate::session::{RANK_SESSION, Sessions};
-use crate::subtree::{Subtree, error_result, redirect};
+use crate::subtree::{Subtree, error_result, redirect, successor};
 
 /// When to come again while a subtree is served nowhere.
 const RETRY: Duration = Duration::from_millis(100);
@@ -105,9 +105,13 @@ pub(crate) struct Served {
 }
 
 impl Shared {
-    /// A subtree, if this rank serves it now.
+    /// A subtree, if this rank serves it now; or what it was merged into, which answers for it (R10).
     pub fn served(&self, subtree: SubtreeId) -> Option<Served> {
-        self.lock().get(&subtree).cloned()
+        if let Some(served) = self.lock().get(&subtree) {
+            return Some(served.clone());
+        }
+        let successor = successor(&self.map.current(), subtree)?;
+        self.lock().get(&successor).cloned()
     }
 
     /// All that it serves.

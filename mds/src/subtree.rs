@@ -49,7 +49,7 @@ pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press,
 use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
-pub(crate) use reply::{error_result, redirect};
+pub(crate) use reply::{error_result, redirect, successor};
 pub(crate) use turn::config;
 
 /// Messages that may wait in the mailbox; a stream waits when it is full.

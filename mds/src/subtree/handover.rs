@@ -142,20 +142,18 @@ impl Subtree {
                 Some(crossing) => (Ok(Found::Elsewhere(crossing)), job),
                 None => (Err(Error::new(Reason::Internal, "a crossing that leads nowhere")), job),
             },
-            Located::Directory { ino, parent_dir, name, path_hint, .. } => {
-                match self.namespace.children_below(ino) {
-                    Ok(adopted) => {
-                        let path_hint = [&self.path_hint()[..], b"/", &path_hint[..]].concat();
-                        let path_hint = path_hint
-                            .strip_prefix(b"/")
-                            .filter(|p| p.starts_with(b"/"))
-                            .map_or_else(|| path_hint.clone(), <[u8]>::to_vec);
-                        let place = Place { ino, parent_dir, name, path_hint: path_hint.into(), adopted };
-                        (Ok(Found::Here(place)), job)
-                    }
-                    Err(fetches) => return Some((job, Decided::Missing(fetches))),
+            Located::Directory { ino, parent_dir, name, path_hint, .. } => match self.namespace.children_below(ino) {
+                Ok(adopted) => {
+                    let path_hint = [&self.path_hint()[..], b"/", &path_hint[..]].concat();
+                    let path_hint = path_hint
+                        .strip_prefix(b"/")
+                        .filter(|p| p.starts_with(b"/"))
+                        .map_or_else(|| path_hint.clone(), <[u8]>::to_vec);
+                    let place = Place { ino, parent_dir, name, path_hint: path_hint.into(), adopted };
+                    (Ok(Found::Here(place)), job)
                 }
-            }
+                Err(fetches) => return Some((job, Decided::Missing(fetches))),
+            },
         };
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
