@@ -243,6 +243,9 @@ pub struct SplitSubtree {
     /// Child subtrees of the parent that lie below the new root.
     #[prost(uint64, repeated, tag = "7")]
     pub adopted: Vec<u64>,
+    /// Not asked for by a person: it may be merged back when it is idle.
+    #[prost(bool, tag = "8")]
+    pub automatic: bool,
 }
 
 /// See [`Command::MergeSubtree`].

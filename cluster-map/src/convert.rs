@@ -362,6 +362,7 @@ impl Subtree {
             split_epoch: self.split_from.map_or(0, |(_, epoch)| epoch.0),
             spread: self.spread,
             last_move: self.last_move,
+            automatic: self.automatic,
         }
     }
 
@@ -381,6 +382,7 @@ impl Subtree {
             split_from: (proto.split_from != 0).then_some((SubtreeId(proto.split_from), Epoch(proto.split_epoch))),
             spread: proto.spread,
             last_move: proto.last_move,
+            automatic: proto.automatic,
         })
     }
 }

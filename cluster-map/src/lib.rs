@@ -9,6 +9,7 @@
 //! | `convert` | the wire form and its checks |
 //! | `command` | commands, their results and their log format |
 //! | `apply/` | what each command does |
+//! | `balancer/` | which subtrees move, are split and are merged |
 //! | `placement` | which OSDs hold a PG |
 //! | `invariants` | what holds after every command |
 //! | `settings` | names, defaults and ranges |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+pub mod balancer;
 mod command;
 mod convert;
 pub mod invariants;

@@ -179,6 +179,8 @@ pub struct Subtree {
     pub spread: bool,
     /// The migration that was committed last: a repetition of its handover is answered "done" (R12).
     pub last_move: u64,
+    /// Split off by the balancer or for a rename: it may be merged back when it is idle.
+    pub automatic: bool,
 }
 
 /// A client incarnation.

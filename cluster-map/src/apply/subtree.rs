@@ -125,6 +125,7 @@ fn add_child(map: &mut ClusterMap, command: &SplitSubtree, parent_id: SubtreeId,
         name: command.name.clone(),
         route: 1,
         split_from,
+        automatic: command.automatic,
         ..Subtree::default()
     };
     map.subtrees.insert(id, child);

@@ -34,6 +34,7 @@ pub(super) fn split(request: mon::SplitSubtreeRequest) -> Result<Command, Error>
         name: request.name.to_vec(),
         path_hint: request.path_hint.to_vec(),
         adopted: request.adopted,
+        automatic: request.automatic,
     }))
 }
 

@@ -21,6 +21,7 @@ fn split(parent: u64, parent_epoch: u64, root: u64, adopted: &[u64]) -> Command 
         name: format!("dir{root}").into_bytes(),
         path_hint: format!("/dir{root}").into_bytes(),
         adopted: adopted.to_vec(),
+        automatic: false,
     })
 }
 

@@ -1,0 +1,55 @@
+//! Who gets the subtrees of a rank that is gone: spread by load, the hottest first.
+
+use std::collections::BTreeMap;
+
+use pando_proto::{Rank, SubtreeId};
+
+use super::load::{Load, weights};
+use super::wishes::{Wish, wish};
+use crate::map::ClusterMap;
+
+/// Where each subtree of `dead` is to go; empty when no other rank is up. `loads` is what was heard last, of `dead` too.
+pub fn assign(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, dead: Rank) -> Vec<(SubtreeId, Rank)> {
+    let up = map.ranks.iter().filter(|(rank, info)| info.up && **rank != dead);
+    let survivors: Vec<(Rank, bool)> = up.map(|(rank, info)| (*rank, info.draining)).collect();
+    let some_stay = survivors.iter().any(|(_, draining)| !draining);
+    let takers: Vec<Rank> =
+        survivors.iter().filter(|(_, drains)| !(some_stay && *drains)).map(|(rank, _)| *rank).collect();
+    let mut busy: BTreeMap<Rank, f64> = takers.iter().map(|rank| (*rank, 0.0)).collect();
+    for (rank, busy) in &mut busy {
+        *busy = loads.get(rank).map_or(0.0, |load| f64::from(load.busy));
+    }
+    let mut orphans = weighted(map, loads, dead);
+    orphans.sort_by(|(a, weight_a), (b, weight_b)| weight_b.total_cmp(weight_a).then(a.cmp(b)));
+    let mut counts: BTreeMap<Rank, usize> = takers.iter().map(|rank| (*rank, 0)).collect();
+    let mut assigned = Vec::new();
+    for (id, weight) in orphans {
+        let pinned = match wish(map, id) {
+            Wish::Pinned(rank) => Some(rank).filter(|rank| busy.contains_key(rank)),
+            _ => None,
+        };
+        let least = || {
+            busy.iter().min_by(|(a, busy_a), (b, busy_b)| {
+                busy_a.total_cmp(busy_b).then(counts.get(a).cmp(&counts.get(b))).then(a.cmp(b))
+            })
+        };
+        let Some(to) = pinned.or_else(|| least().map(|(rank, _)| *rank)) else { break };
+        *busy.entry(to).or_default() += weight;
+        *counts.entry(to).or_default() += 1;
+        assigned.push((id, to));
+    }
+    assigned
+}
+
+/// The dead rank's subtrees with what they took of its time. Where nothing was heard, as after an election, it is taken
+/// as saturated, and they as equal.
+fn weighted(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, dead: Rank) -> Vec<(SubtreeId, f64)> {
+    let orphans: Vec<SubtreeId> =
+        map.subtrees.iter().filter(|(_, subtree)| subtree.owner == dead).map(|(id, _)| *id).collect();
+    let known = weights(map, loads);
+    let guess = 1000.0 / orphans.len().max(1) as f64;
+    let heard = loads.contains_key(&dead);
+    // Idle ones weigh a little too, so that they are dealt evenly.
+    let weight = |id: &SubtreeId| if heard { known.get(id).copied().unwrap_or(0.0) + 1.0 } else { guess };
+    orphans.iter().map(|id| (*id, weight(id))).collect()
+}
