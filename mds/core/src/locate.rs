@@ -17,7 +17,11 @@ impl Namespace {
     pub fn locate(&mut self, target: &Target, ctx: &Context) -> Located {
         let root = self.config.root;
         let mut view = View::new(self, ctx);
-        match find(&mut view, Who::new(None), Some(target), true) {
+        let found = find(&mut view, Who::new(None), Some(target), true);
+        if !matches!(found, Err(Stop::Missing)) {
+            view.forget_foreign();
+        }
+        match found {
             Err(Stop::Missing) => Located::Missing(view.missing),
             Err(Stop::Cross) => Located::Cross(view.crossings),
             Err(Stop::Posix(errno)) => Located::Refused(Error::posix(errno).at(target.path.as_ref())),

@@ -63,7 +63,7 @@ impl View<'_> {
     }
 
     /// The other subtree to which an inode known by its number belongs; `None` if it is of this one (R15). Found by
-    /// climbing to a root. What turns out to be another's does not stay in memory.
+    /// climbing to a root. What turns out to be another's does not stay in memory beyond the operation.
     ///
     /// A removed inode that is open here, or that a session may come back for, is served where it is asked for:
     /// nothing leads from it to a root any more.
@@ -80,7 +80,7 @@ impl View<'_> {
                 return Ok(None);
             }
             if let Some(subtree) = self.foreign_root(at) {
-                climbed.iter().for_each(|ino| self.ns.cache.forget_foreign(*ino));
+                self.foreign.extend(climbed);
                 return Ok(Some(subtree));
             }
             let inode = if at.is_valid() { self.try_inode(at)? } else { None };
@@ -100,13 +100,20 @@ impl View<'_> {
         }
     }
 
+    /// The operation needs nothing more: what it saw of other subtrees may be old by the next one.
+    pub fn forget_foreign(&mut self) {
+        for ino in std::mem::take(&mut self.foreign) {
+            self.ns.cache.forget_foreign(ino);
+        }
+    }
+
     /// Nothing leads from this inode to a root: it is gone, or lives on for handles only.
     fn nobodys(&mut self, ino: Ino) -> Step<()> {
         let held = self.ns.handles.is_open(ino) || self.ns.grace || self.ctx.awaited;
         if held && self.try_inode(ino)?.is_some() {
             return Ok(());
         }
-        self.ns.cache.forget_foreign(ino);
+        self.foreign.push(ino);
         Err(Errno::ESTALE.into())
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct View<'a> {
     pub target: u32,
     /// Targets that go on elsewhere.
     pub crossings: Crossings,
+    /// Inodes in memory that were found to belong to others.
+    pub foreign: SmallVec<[Ino; 4]>,
     /// Subtrees whose routes have to be raised.
     pub routes: SmallVec<[SubtreeId; 2]>,
     pub reads: Reads,
@@ -73,6 +75,7 @@ impl<'a> View<'a> {
             missing: SmallVec::new(),
             target: 0,
             crossings: SmallVec::new(),
+            foreign: SmallVec::new(),
             routes: SmallVec::new(),
             reads: Reads::new(),
             memory: Memory::default(),
@@ -413,6 +416,9 @@ impl<'a> View<'a> {
 
     /// The outcome of an operation.
     pub fn finish(mut self, step: Step<OperationResult>, path: &Bytes) -> Outcome {
+        if !self.foreign.is_empty() && !matches!(step, Err(Stop::Missing)) {
+            self.forget_foreign();
+        }
         let result = match step {
             Ok(result) => {
                 let change = self.take_change();

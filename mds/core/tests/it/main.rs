@@ -13,3 +13,4 @@ mod races;
 mod random;
 mod rig;
 mod sizes;
+mod subtrees;

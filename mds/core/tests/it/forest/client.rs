@@ -34,7 +34,7 @@ pub struct Client {
     routes: BTreeMap<(u32, Bytes), Remembered>,
     pub handles: BTreeMap<(u64, u64), Held>,
     /// Where the last operation was done.
-    last: SubtreeId,
+    pub last: SubtreeId,
     /// Crossings that were followed.
     pub hops: usize,
 }
@@ -156,6 +156,14 @@ impl Forest {
         subtree
     }
 
+    fn depth(&self, mut subtree: SubtreeId) -> usize {
+        let mut depth = 0;
+        while let Some((parent, _)) = self.map[&subtree].parent {
+            (subtree, depth) = (parent, depth + 1);
+        }
+        depth
+    }
+
     pub fn open_handle(&mut self, client: u64, uid: u32, request: OpenRequest) -> Result<OpenResponse, Error> {
         let (handle, flags) = (request.handle, request.flags);
         let reply = self.run(client, uid, Op::Open(request))?;
@@ -185,14 +193,19 @@ impl Forest {
         panic!("a handle without an owner");
     }
 
-    /// Tells the subtrees that await it what the session has there. Those where it has handles come first, as
-    /// they may know of handles that are elsewhere by now; with `all`, then those where it has none.
+    /// Tells the subtrees that await it what the session has there. Those where it has handles come first, and of them
+    /// the upper ones: they may know of handles that are below them by now, and who is told that all are reclaimed
+    /// keeps nothing for those that come later. With `all`, then those where it has none.
     pub fn come_back(&mut self, client: u64, all: bool) {
         let held = |forest: &Self| -> Vec<SubtreeId> {
             let mine = forest.client.handles.iter().filter(|((of, _), _)| *of == client);
             mine.map(|(_, held)| forest.heir(held.subtree)).collect()
         };
-        while let Some(subtree) = held(self).into_iter().find(|subtree| self.is_awaited(*subtree, client)) {
+        let awaiting = |forest: &Self| {
+            let held = held(forest).into_iter().filter(|subtree| forest.is_awaited(*subtree, client));
+            held.min_by_key(|subtree| forest.depth(*subtree))
+        };
+        while let Some(subtree) = awaiting(self) {
             self.reclaim(client, subtree);
         }
         if all {

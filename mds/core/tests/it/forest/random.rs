@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::Forest;
 use crate::model::Id;
 use crate::random::{MODES, PATHS, RENAMES, TARGETS, bytes_of, caller, check_attr};
-use crate::rig::{at, config};
+use crate::rig::{at, config, mkdir};
 
 const HANDLES: u64 = 3;
 const MAX_SUBTREES: usize = 6;
@@ -134,7 +134,8 @@ impl Forest {
             }
             18..=20 => self.look(step, path),
             21 => {
-                let mode = MODES[usize::from(x) % MODES.len()];
+                // A handle that was reclaimed is not known to be root's: writing by it takes setuid away.
+                let mode = MODES[usize::from(x) % MODES.len()] & 0o1777;
                 let request =
                     SetAttrRequest { caller, target: at(path), follow: true, mode: Some(mode), ..Default::default() };
                 self.check(step, "", Op::SetAttr(request), |forest| {
@@ -267,6 +268,20 @@ impl Forest {
         }
     }
 
+    /// For root and somebody else, everything that can be named.
+    fn stat_all(&mut self) {
+        for (a, path) in PATHS.iter().enumerate() {
+            for uid in [0, 1] {
+                let op = Op::Stat(StatRequest { caller: caller(uid), target: at(path), follow: true });
+                let found = self.model.find(uid, path, true);
+                let step = Step { what: 0, a, b: 0, x: 0, uid };
+                if let Some(Reply::Stat(reply)) = self.check(step, "", op, |_| found.map(|_| ())) {
+                    check_attr(&reply.attr.unwrap(), &self.model, found.unwrap());
+                }
+            }
+        }
+    }
+
     fn open_step(&mut self, step: Step, path: &str) {
         let (x, now) = (step.x, self.now);
         let (client, handle) = handle_of(x);
@@ -321,6 +336,8 @@ impl Forest {
         let op = Op::Stat(StatRequest { caller: None, target: at(path), follow: true });
         let found = self.model.find(0, path, true);
         let Ok(Reply::Stat(reply)) = self.run(1, 0, op) else { return assert!(found.is_err()) };
+        // The client learns the number when what tells it is durable (I2).
+        self.flush(self.client.last);
         let base = reply.attr.unwrap().ino;
         assert!(Ino(base).is_valid());
         let subtree = self.some_subtree(step.x).unwrap();
@@ -344,8 +361,20 @@ fn handle_of(x: u16) -> (u64, u64) {
 
 fn run(steps: Vec<Step>, budget_bytes: u64) {
     let mut forest = Forest::new(Config { budget_bytes, inline_limit: 4096, ..config() });
+    for dir in ["a", "a/b", "a/b/c", "b", "d", "d/a"] {
+        forest.run(1, 0, mkdir(dir)).unwrap();
+        forest.model.mkdir(0, 0, dir, 0o755).unwrap();
+    }
     for step in steps {
+        let changes_ways = matches!(step.what, 12..=14 | 21 | 22) && forest.map.len() > 1;
+        // R16: routes are learnt before, and still right after.
+        if changes_ways {
+            forest.stat_all();
+        }
         forest.step(step);
+        if changes_ways {
+            forest.stat_all();
+        }
         let subtrees: Vec<_> = forest.served.keys().copied().collect();
         for subtree in subtrees {
             while forest.at(subtree).ns.evict(100) {}
