@@ -6,6 +6,7 @@
 //! | `storage` | superblock, log, hard state and snapshot in redb |
 //! | `node` | the one task that owns the Raft node, the map and the leases |
 //! | `leases` | who may hold a lease, as the leader knows it (R13) |
+//! | `balancer` | load reports, moves and hints, decisions remembered |
 //! | `reads` | linearizable reads, many at once |
 //! | `peers` | messages to the other mons |
 //! | `mon` | proposals and reads as the services use them, forwarded where needed |
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balancer;
 mod config;
 mod error;
 mod leases;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pando_cluster_map::{ClusterMap, Command, CommandResult};
 use pando_mon_client::Daemon;
+use pando_proto::mon::{Decision, RankLoad, RankLoadOf};
 use pando_proto::{Error, OsdId, Reason};
 use pando_rpc::{Clock, Shutdown};
 use raft::eraftpb::{Message, MessageType};
@@ -19,6 +20,7 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
+use crate::balancer::{Balancer, Hints};
 use crate::leases::Leases;
 use crate::peers::Peers;
 use crate::reads::Reads;
@@ -36,7 +38,7 @@ const HEARTBEAT_TICKS: usize = 2;
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// A heartbeat as it arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Beat {
     pub(crate) daemon: Daemon,
     pub(crate) incarnation: u64,
@@ -44,13 +46,17 @@ pub(crate) struct Beat {
     pub(crate) arrived: Duration,
     pub(crate) total_bytes: u64,
     pub(crate) used_bytes: u64,
+    /// Of a rank.
+    pub(crate) load: Option<RankLoad>,
 }
 
 /// The answer to a heartbeat.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Granted {
     pub(crate) lease: Duration,
     pub(crate) epoch: u64,
+    /// What the balancer asks of a rank.
+    pub(crate) hints: Hints,
 }
 
 /// What the leader knows beside the map.
@@ -67,6 +73,8 @@ pub(crate) enum Input {
     Read { reply: Reply<Arc<ClusterMap>> },
     Heartbeat { beat: Beat, reply: Reply<Granted> },
     Status { reply: oneshot::Sender<Status> },
+    Decisions { limit: u32, reply: oneshot::Sender<Vec<Decision>> },
+    Loads { reply: oneshot::Sender<Vec<RankLoadOf>> },
     Unreachable(u64),
     SnapshotSent { to: u64, arrived: bool },
 }
@@ -139,6 +147,7 @@ pub(crate) struct Node {
     pending: BTreeMap<u64, Pending>,
     reads: Reads,
     leases: Leases,
+    balancer: Balancer,
     /// The term in which this mon leads.
     leading: Option<u64>,
 }
@@ -183,6 +192,7 @@ impl Node {
             pending: BTreeMap::new(),
             reads: Reads::new(parts.id, boot),
             leases: Leases::default(),
+            balancer: Balancer::default(),
             leading: None,
         };
         node.seed_elections();
@@ -227,7 +237,11 @@ impl Node {
         if self.is_ready_leader() {
             let now = self.clock.boottime();
             for (daemon, command) in self.leases.due(now, &self.map) {
-                tracing::warn!(%daemon, ?command, "its lease has ended");
+                let command = self.with_assignments(command);
+                tracing::warn!(%daemon, "its lease has ended");
+                self.propose(&command, None);
+            }
+            for command in self.balancer.due(now, self.clock.wall_nanos(), &self.map) {
                 self.propose(&command, None);
             }
         }
@@ -243,6 +257,8 @@ impl Node {
                 let usage = self.leases.usage().clone();
                 let _ = reply.send(Status { usage, unreachable_mons: self.peers.unreachable() });
             }
+            Input::Decisions { limit, reply } => drop(reply.send(self.balancer.decisions(limit))),
+            Input::Loads { reply } => drop(reply.send(self.balancer.loads(self.clock.boottime()))),
             Input::Unreachable(peer) => self.raw.report_unreachable(peer),
             Input::SnapshotSent { to, arrived } => {
                 let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };

@@ -133,7 +133,8 @@ impl Plan<'_> {
     /// load. True if such splits were asked for already.
     fn split_hot(&mut self, rank: Rank, least: f64) -> bool {
         let Some(to) = self.coolest().filter(|to| *to != rank) else { return false };
-        if self.busy(rank) - self.busy(to) <= least {
+        // What is below saturation after the moves will say so if it is not enough.
+        if self.busy(rank) - self.busy(to) <= least || self.busy(rank) < f64::from(self.policy.saturation) {
             return false;
         }
         let heavy = |id: &SubtreeId| {

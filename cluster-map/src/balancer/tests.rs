@@ -550,7 +550,7 @@ fn what_is_on_its_way_counts_at_its_destination() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     /// Whatever the loads are: the loop comes to rest, with no rank saturated while another has much room, unless one
     /// directory alone is to blame.

@@ -112,6 +112,9 @@ impl Node {
 
     /// A daemon that has come gets the time of a lease to send its first heartbeat.
     fn after(&mut self, command: &Command, result: &CommandResult) {
+        if matches!(command, Command::PinSubtree(_) | Command::SpreadSubtree(_) | Command::DrainRank(_)) {
+            self.balancer.hurry();
+        }
         let daemon = match (command, result.value) {
             (_, CommandValue::Osd(osd, _)) => Daemon::Osd(osd),
             (Command::RegisterRank(register), _) => Daemon::Rank(Rank(register.rank)),
@@ -145,6 +148,7 @@ impl Node {
             if leading.is_some() {
                 tracing::info!(term, "this mon leads");
                 self.leases.elected(self.clock.boottime());
+                self.balancer.elected();
             }
         }
         let now = Leadership { leader: self.raw.raft.leader_id, term };

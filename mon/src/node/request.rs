@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use pando_cluster_map::{ClusterMap, Command, CommandResult, DaemonState};
+use pando_cluster_map::{ClusterMap, Command, CommandResult, DaemonState, RankDown};
 use pando_mon_client::Daemon;
 use pando_proto::{Error, OsdId, Rank, Reason};
 
 use super::{Beat, Granted, MAX_PENDING, Node, Pending, Reply, Waiter};
+use crate::balancer::Hints;
 use crate::leases;
 
 /// Retry hint while a command about the same daemon is under way.
@@ -18,7 +19,19 @@ impl Node {
             let _ = reply.send(Err(error));
             return;
         }
-        self.propose(command, Some(reply));
+        let command = self.with_assignments(command.clone());
+        self.propose(&command, Some(reply));
+    }
+
+    /// Names those who get the subtrees of a rank that goes, spread by load.
+    pub(super) fn with_assignments(&self, command: Command) -> Command {
+        match command {
+            Command::RankDown(down) if down.assignments.is_empty() => {
+                let assignments = self.balancer.assignments(&self.map, Rank(down.id));
+                Command::RankDown(RankDown { assignments, ..down })
+            }
+            other => other,
+        }
     }
 
     fn admit(&self, command: &Command) -> Result<(), Error> {
@@ -106,27 +119,36 @@ impl Node {
         if !self.is_ready_leader() {
             return Err(self.not_leader());
         }
-        let up = check_incarnation(&self.map, beat)?;
+        let up = check_incarnation(&self.map, &beat)?;
         if self.leases.is_frozen(beat.daemon) {
             let error = Error::new(Reason::Unavailable, format!("a change of {} is under way", beat.daemon));
             return Err(error.retry_after(SOON));
         }
         if !up {
             // The same process was silent for too long and is back.
-            self.propose(&up_command(beat), None);
+            self.propose(&up_command(&beat), None);
             let error = Error::new(Reason::Unavailable, format!("{} was down and is coming back", beat.daemon));
             return Err(error.retry_after(SOON));
         }
-        if let Daemon::Osd(osd) = beat.daemon {
-            self.leases.report_usage(osd, beat.total_bytes, beat.used_bytes);
-        }
         let lease = self.leases.grant(beat.daemon, beat.arrived, &self.map);
-        Ok(Granted { lease, epoch: self.map.epoch.0 })
+        let hints = match beat.daemon {
+            Daemon::Osd(osd) => {
+                self.leases.report_usage(osd, beat.total_bytes, beat.used_bytes);
+                Hints::default()
+            }
+            Daemon::Rank(rank) => {
+                if let Some(load) = beat.load {
+                    self.balancer.report(rank, load, beat.arrived);
+                }
+                self.balancer.take_hints(rank)
+            }
+        };
+        Ok(Granted { lease, epoch: self.map.epoch.0, hints })
     }
 }
 
 /// Whether the daemon is up.
-fn check_incarnation(map: &ClusterMap, beat: Beat) -> Result<bool, Error> {
+fn check_incarnation(map: &ClusterMap, beat: &Beat) -> Result<bool, Error> {
     let known = match beat.daemon {
         Daemon::Osd(osd) => map.osds.get(&osd).map(|osd| (osd.up, osd.incarnation)),
         Daemon::Rank(rank) => map.ranks.get(&rank).map(|rank| (rank.up, rank.incarnation)),
@@ -142,7 +164,7 @@ fn check_incarnation(map: &ClusterMap, beat: Beat) -> Result<bool, Error> {
     Ok(up)
 }
 
-fn up_command(beat: Beat) -> Command {
+fn up_command(beat: &Beat) -> Command {
     match beat.daemon {
         Daemon::Osd(OsdId(id)) => Command::OsdUp(DaemonState { id, incarnation: beat.incarnation }),
         Daemon::Rank(Rank(id)) => Command::RankUp(DaemonState { id, incarnation: beat.incarnation }),

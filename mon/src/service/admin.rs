@@ -161,11 +161,21 @@ impl AdminService for Admin {
         Ok(Response::new(mon::DrainRankResponse { map_epoch: result.epoch.0 }))
     }
 
-    async fn list_decisions(&self, _: Request<mon::ListDecisionsRequest>) -> Answer<mon::ListDecisionsResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn list_decisions(&self, request: Request<mon::ListDecisionsRequest>) -> Answer<mon::ListDecisionsResponse> {
+        let message = *request.get_ref();
+        if let Some((mut client, request)) = self.forward(&request, message) {
+            return client.list_decisions(request).await;
+        }
+        let limit = message.limit;
+        let decisions = self.0.ask(|reply| Input::Decisions { limit, reply }).await?;
+        Ok(Response::new(mon::ListDecisionsResponse { decisions }))
     }
 
-    async fn list_loads(&self, _: Request<mon::ListLoadsRequest>) -> Answer<mon::ListLoadsResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn list_loads(&self, request: Request<mon::ListLoadsRequest>) -> Answer<mon::ListLoadsResponse> {
+        if let Some((mut client, request)) = self.forward(&request, mon::ListLoadsRequest {}) {
+            return client.list_loads(request).await;
+        }
+        let ranks = self.0.ask(|reply| Input::Loads { reply }).await?;
+        Ok(Response::new(mon::ListLoadsResponse { ranks }))
     }
 }

@@ -120,11 +120,17 @@ impl ClusterService for Cluster {
             arrived,
             total_bytes: request.total_bytes,
             used_bytes: request.used_bytes,
+            load: request.load,
         };
         let answer = self.0.ask(|reply| Input::Heartbeat { beat, reply }).await?;
         let granted = answer.map_err(|error| self.0.refuse(error))?;
         let lease_millis = u64::try_from(granted.lease.as_millis()).unwrap_or(u64::MAX);
-        Ok(Response::new(mon::HeartbeatResponse { lease_millis, map_epoch: granted.epoch, ..Default::default() }))
+        Ok(Response::new(mon::HeartbeatResponse {
+            lease_millis,
+            map_epoch: granted.epoch,
+            splits: granted.hints.splits,
+            merges: granted.hints.merges,
+        }))
     }
 
     async fn release_lease(&self, request: Request<mon::ReleaseLeaseRequest>) -> Answer<mon::ReleaseLeaseResponse> {

@@ -5,5 +5,6 @@ mod leases;
 mod refusals;
 mod simulated;
 mod single;
+mod subtrees;
 mod support;
 mod watch;
