@@ -201,12 +201,16 @@ impl Handles {
         self.told.get(&subtree).is_some_and(|told| told.done.is_some())
     }
 
-    pub fn has_any(&self, subtree: SubtreeId) -> bool {
-        self.numbers(subtree).next().is_some()
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// Begins a reclaim: what is to be told. What is kept later sees that it has begun.
-    pub fn begin(&mut self, subtree: SubtreeId) -> Vec<ReclaimedHandle> {
+    ///
+    /// With a map that is not older than what the owner will be told: that there are no more handles is said of an
+    /// epoch, and what was merged into the subtree by then belongs to it.
+    pub fn begin(&mut self, map: &ClusterMap, subtree: SubtreeId) -> Vec<ReclaimedHandle> {
+        self.follow_merges(map);
         let told = self.told.entry(subtree).or_default();
         told.begun += 1;
         told.again = false;

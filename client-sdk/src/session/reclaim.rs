@@ -95,7 +95,8 @@ impl Core {
         if serving.subtree != subtree {
             return Err(not_in_the_map(subtree));
         }
-        let handles = lock(&self.handles).begin(subtree);
+        let map = self.map.current();
+        let handles = lock(&self.handles).begin(&map, subtree);
         for handles in handles.chunks(RECLAIM_CHUNK).chain([&[][..]]) {
             let reclaiming = self.reclaim_until_taken(&serving, handles);
             let answer = tokio::time::timeout(RECLAIM_LIMIT, reclaiming).await;
@@ -113,7 +114,7 @@ impl Core {
         let Some((origin, _)) = origin.filter(|(origin, _)| origin.0 < subtree.0) else { return Ok(()) };
         let needless = {
             let handles = lock(&self.handles);
-            handles.was_told(subtree) || !handles.has_any(origin)
+            handles.was_told(subtree) || handles.is_empty()
         };
         if needless || !map.subtrees.contains_key(&origin) {
             return Ok(());

@@ -3,6 +3,7 @@
 mod appends;
 mod directories;
 mod faults;
+mod handovers;
 mod large;
 mod names;
 mod random;

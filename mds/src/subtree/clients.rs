@@ -17,6 +17,7 @@ use super::turn::overloaded;
 use super::{Call, Submit, Subtree};
 use crate::owner::ownership;
 use crate::session::{Connection, stale_session};
+use crate::takeover::Ownership;
 
 /// A session of the time before the takeover.
 #[derive(Default)]
@@ -41,7 +42,7 @@ impl Subtree {
         for reference in self.dedup.confirm(client, lowest_unanswered) {
             self.pipeline.forget(reference);
         }
-        let spoke = !self.awaited.is_empty() && ends_reclaiming(&requests);
+        let spoke = !self.awaited.is_empty() && ends_reclaiming(&self.own, &requests);
         for request in requests {
             self.accept(&connection, request);
         }
@@ -270,10 +271,14 @@ fn second_base(operation: &Operation) -> u64 {
 }
 
 /// Whether a frame shows that its session has no more handles to reclaim (R19): by an empty reclaim. Nothing else
-/// shows it: operations without handles do not wait for reclaims.
-fn ends_reclaiming(requests: &[Request]) -> bool {
+/// shows it: operations without handles do not wait for reclaims. Nor does one that was meant for what was merged into
+/// this subtree, or for an earlier epoch: its sender did not know yet which handles belong here now.
+fn ends_reclaiming(own: &Ownership, requests: &[Request]) -> bool {
     requests.iter().any(|request| match &request.operation {
-        Some(Operation { op: Some(Op::Reclaim(reclaim)) }) => reclaim.handles.is_empty(),
+        Some(Operation { op: Some(Op::Reclaim(reclaim)) }) => {
+            let meant = request.subtree == own.subtree.0 && request.subtree_epoch >= own.epoch.0;
+            meant && reclaim.handles.is_empty()
+        }
         _ => false,
     })
 }

@@ -141,6 +141,8 @@ pub struct Client {
     next: u64,
     pub lowest: u64,
     ready: BTreeMap<u64, Reply>,
+    /// Of the root subtree, in the map of when the stream was opened.
+    subtree_epoch: u64,
 }
 
 impl Client {
@@ -155,14 +157,15 @@ impl Client {
         };
         // Numbers go on rising when a session comes back to the rank's next process.
         let next = welcome.incarnation * 10_000;
-        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new() })
+        let subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
+        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new(), subtree_epoch })
     }
 
     /// Sends operations in one frame; their numbers.
     pub async fn send(&mut self, operations: Vec<Op>) -> Vec<u64> {
         let ids: Vec<u64> = (self.next..).take(operations.len()).collect();
         self.next += operations.len() as u64;
-        let requests = ids.iter().zip(operations).map(|(id, op)| request(*id, op, false)).collect();
+        let requests = ids.iter().zip(operations).map(|(id, op)| self.request(*id, op, false)).collect();
         self.frame(requests).await;
         ids
     }
@@ -171,14 +174,14 @@ impl Client {
     pub async fn send_twice(&mut self, op: Op) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.frame(vec![request(id, op.clone(), false), request(id, op, true)]).await;
+        self.frame(vec![self.request(id, op.clone(), false), self.request(id, op, true)]).await;
         id
     }
 
     /// Sends one under a number of the test's choice, as a repetition.
     pub async fn repeat(&mut self, id: u64, op: Op) {
         self.next = self.next.max(id + 1);
-        self.frame(vec![request(id, op, true)]).await;
+        self.frame(vec![self.request(id, op, true)]).await;
     }
 
     async fn frame(&mut self, requests: Vec<Request>) {
@@ -244,6 +247,17 @@ impl Client {
         !self.ready.contains_key(&id)
     }
 
+    fn request(&self, id: u64, op: Op, retry: bool) -> Request {
+        Request {
+            id,
+            subtree: 1,
+            subtree_epoch: self.subtree_epoch,
+            retry,
+            operation: Some(Operation { op: Some(op) }),
+            ..Default::default()
+        }
+    }
+
     pub async fn call(&mut self, op: Op) -> Result<Reply, Error> {
         // A rank that is just taking over says so: try again under a new number.
         loop {
@@ -261,17 +275,6 @@ pub fn result(reply: Reply) -> Result<Reply, Error> {
     match reply {
         Reply::Error(status) => Err(Error::from_rpc_status(status)),
         other => Ok(other),
-    }
-}
-
-fn request(id: u64, op: Op, retry: bool) -> Request {
-    Request {
-        id,
-        subtree: 1,
-        subtree_epoch: 1,
-        retry,
-        operation: Some(Operation { op: Some(op) }),
-        ..Default::default()
     }
 }
 
