@@ -1,5 +1,7 @@
 //! The command line.
 
+mod ranks;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -104,6 +106,12 @@ struct ClusterPlan {
 }
 
 impl ClusterArgs {
+    /// For reports.
+    fn label(&self) -> String {
+        let Self { mons, osds, replicas, engine, .. } = self;
+        format!("pando (embedded: {mons} mon, {osds} osd, {replicas} replicas, {engine})")
+    }
+
     fn plan(&self) -> anyhow::Result<ClusterPlan> {
         let directory = self.data.as_deref().map(tempfile::tempdir_in).transpose();
         let directory = directory.context("cannot make a directory for the cluster's data")?;
@@ -179,17 +187,16 @@ impl TargetArgs {
             TargetName::Pando(mons) => workload.run(&self.pando(mons))?,
             TargetName::Embedded => {
                 let plan = self.cluster.plan()?;
-                let options = plan.options.clone();
-                let label = format!(
-                    "pando (embedded: {} mon, {} osd, {} replicas, {})",
-                    options.mons, options.osds, options.replicas, options.engine
-                );
-                let cluster = Embedded::start(options)?;
-                workload.run(&self.pando(cluster.mons()).called(label))?
+                let cluster = Embedded::start(plan.options.clone())?;
+                workload.run(&self.pando(cluster.mons()).called(self.cluster.label()))?
             }
         };
-        report.mds_rss_bytes = self.mds_pid.and_then(|pid| rss_bytes(&pid.to_string()));
+        report.mds_rss_bytes = self.mds_rss();
         self.output.finish(&report)
+    }
+
+    fn mds_rss(&self) -> Option<u64> {
+        self.mds_pid.and_then(|pid| rss_bytes(&pid.to_string()))
     }
 }
 
@@ -210,6 +217,8 @@ struct ReplayArgs {
     /// Writes down each acknowledged mutation, for `verify-acks`.
     #[arg(long)]
     record_acks: Option<PathBuf>,
+    #[command(flatten)]
+    ranks: ranks::RanksArgs,
     #[command(flatten)]
     target: TargetArgs,
 }
@@ -248,12 +257,12 @@ impl ReplayArgs {
         let options = replay::Options {
             clients: self.clients as usize,
             threads: self.target.threads(),
-            phases: self.phases,
+            phases: self.phases.clone(),
             seed: self.seed,
-            record_acks: self.record_acks,
+            record_acks: self.record_acks.clone(),
             trace_name: self.trace.to_string(),
         };
-        self.target.run(&ReplayJob { trace: &trace, options: &options })
+        ranks::replay(&self, &trace, &options)
     }
 }
 

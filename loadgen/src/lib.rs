@@ -11,6 +11,7 @@ pub mod floor;
 pub mod measure;
 pub mod model;
 pub mod progress;
+pub mod ranks;
 pub mod replay;
 pub mod report;
 pub mod small_files;

@@ -27,9 +27,26 @@ pub struct Latency {
     pub max: f64,
 }
 
+/// How many operations took so long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Not longer than this, in microseconds, and longer than the bucket before.
+    pub up_to_us: f64,
+    /// How many.
+    pub count: u64,
+}
+
 /// Latencies by name of operation.
 #[derive(Default)]
-pub struct Recorder(BTreeMap<&'static str, Histogram<u64>>);
+pub struct Recorder {
+    histograms: BTreeMap<&'static str, Histogram<u64>>,
+    sum: Duration,
+    longest: Duration,
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("the bounds are constants that fit")
+}
 
 impl Recorder {
     /// Counts an operation that began at `start` and ends now.
@@ -39,16 +56,18 @@ impl Recorder {
 
     /// Counts an operation.
     pub fn record(&mut self, name: &'static str, took: Duration) {
-        let histogram = self.0.entry(name).or_insert_with(|| {
-            Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("the bounds are constants that fit")
-        });
+        let histogram = self.histograms.entry(name).or_insert_with(histogram);
+        self.sum += took;
+        self.longest = self.longest.max(took);
         histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST).max(1));
     }
 
     /// Takes another's counts in.
     pub fn merge(&mut self, other: Self) {
-        for (name, histogram) in other.0 {
-            match self.0.entry(name) {
+        self.sum += other.sum;
+        self.longest = self.longest.max(other.longest);
+        for (name, histogram) in other.histograms {
+            match self.histograms.entry(name) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     entry.insert(histogram);
                 }
@@ -61,7 +80,7 @@ impl Recorder {
 
     /// All operations.
     pub fn total(&self) -> u64 {
-        self.0.values().map(Histogram::len).sum()
+        self.histograms.values().map(Histogram::len).sum()
     }
 
     /// Percentiles by name.
@@ -74,7 +93,34 @@ impl Recorder {
             p99: micros(histogram.value_at_quantile(0.99)),
             max: micros(histogram.max()),
         };
-        self.0.iter().map(|(name, histogram)| ((*name).to_owned(), summary(histogram))).collect()
+        self.histograms.iter().map(|(name, histogram)| ((*name).to_owned(), summary(histogram))).collect()
+    }
+}
+
+impl Recorder {
+    /// Of all operations: the time that clients waited.
+    pub fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// The slowest operation.
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// All operations by how long they took; each bucket reaches twice as far as the one before.
+    pub fn distribution(&self) -> Vec<Bucket> {
+        let mut all = histogram();
+        for histogram in self.histograms.values() {
+            all.add(histogram).expect("all histograms have the same bounds");
+        }
+        let buckets = all.iter_log(1000, 2.0);
+        buckets
+            .map(|step| Bucket {
+                up_to_us: (step.value_iterated_to() + 1) as f64 / 1000.0,
+                count: step.count_since_last_iteration(),
+            })
+            .collect()
     }
 }
 

@@ -143,6 +143,9 @@ pub fn run<T: Target>(target: &T, trace: &Trace, options: &Options) -> anyhow::R
         report.interrupted |= tally.interrupted;
     }
     report.latencies_us = recorder.latencies();
+    report.extra.insert("client_latency_sum_seconds".into(), recorder.sum().as_secs_f64().into());
+    report.extra.insert("longest_stall_ms".into(), (recorder.longest().as_secs_f64() * 1000.0).into());
+    report.extra.insert("latency_distribution".into(), serde_json::to_value(recorder.distribution())?);
     for (index, name) in options.phases.iter().enumerate() {
         let operations = shared.operations[index].load(Ordering::Relaxed);
         report.phases.push(PhaseReport::new(name.as_str(), shared.spans[index].seconds(), operations));

@@ -35,12 +35,20 @@ impl Embedded {
 
     /// Kills the metadata server and starts it again, with nothing in memory.
     pub fn restart_mds(&mut self) -> anyhow::Result<()> {
+        self.kill_rank(0)?;
+        self.start_rank(0)
+    }
+
+    /// Ends a rank as a crash would.
+    pub fn kill_rank(&mut self, rank: u32) -> anyhow::Result<()> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
-        self.runtime.block_on(async {
-            cluster.kill_mds(0).await?;
-            cluster.restart_mds(0).await
-        })?;
-        Ok(())
+        Ok(self.runtime.block_on(cluster.kill_mds(rank))?)
+    }
+
+    /// Starts a rank that does not run.
+    pub fn start_rank(&mut self, rank: u32) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        Ok(self.runtime.block_on(cluster.start_mds(rank))?)
     }
 }
 

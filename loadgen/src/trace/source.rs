@@ -27,8 +27,8 @@ impl FromStr for Source {
     type Err = std::convert::Infallible;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
-            "small" => Self::Small,
-            "medium" => Self::Medium,
+            "small" | "kernel-small" => Self::Small,
+            "medium" | "kernel-medium" => Self::Medium,
             file => Self::File(file.into()),
         })
     }

@@ -7,4 +7,5 @@ mod content;
 mod crash;
 mod pando;
 mod parse;
+mod ranks;
 mod replay;

@@ -1,0 +1,20 @@
+//! Clusters of several ranks: started, watched, loaded, moved about and killed.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cluster` | a cluster of this process, its ranks as threads or as processes |
+//! | `process`, `quota` | a rank as a process, and what keeps it to a share of a CPU |
+//! | `tree` | splits, merges and moves of subtrees |
+//! | `observe` | the load of each rank over time, and who became the owner of what |
+//! | `chaos` | moves and kills while something else runs |
+//! | `run` | a replay with all that |
+//! | `html` | the report as a page |
+
+pub mod chaos;
+pub mod cluster;
+pub mod html;
+pub mod observe;
+mod process;
+mod quota;
+pub mod run;
+pub mod tree;
