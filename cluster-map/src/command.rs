@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, Reason, SubtreeId};
 
+use crate::map::{Decision, TransactionId};
+
 /// First byte of an encoded command or result.
 const FORMAT: u8 = 1;
 /// Before the next try of what a move stands in the way of.
@@ -95,6 +97,12 @@ pub enum Command {
     /// A person wants a rank empty, or no longer.
     #[prost(message, tag = "26")]
     DrainRank(DrainRank),
+    /// Decides a transaction between subtrees (R18). The answer is the decision that stands.
+    #[prost(message, tag = "27")]
+    DecideTransaction(DecideTransaction),
+    /// A participant has done what was decided.
+    #[prost(message, tag = "28")]
+    FinishTransactions(FinishTransactions),
 }
 
 /// See [`Command::CreateCluster`].
@@ -342,6 +350,82 @@ pub struct DrainRank {
     pub draining: bool,
 }
 
+/// Names a transaction between subtrees.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct TransactionName {
+    /// The subtree that began it.
+    #[prost(uint64, tag = "1")]
+    pub coordinator: u64,
+    /// Its epoch then.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Used once in that epoch.
+    #[prost(uint64, tag = "3")]
+    pub number: u64,
+}
+
+/// See [`Command::DecideTransaction`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DecideTransaction {
+    /// Which.
+    #[prost(message, optional, tag = "1")]
+    pub id: Option<TransactionName>,
+    /// Whom it changes, the coordinator included.
+    #[prost(message, repeated, tag = "2")]
+    pub participants: Vec<Participant>,
+    /// Commit, if every participant still has its epoch; else abort.
+    #[prost(bool, tag = "3")]
+    pub commit: bool,
+    /// The root of a subtree gets another name.
+    #[prost(message, optional, tag = "4")]
+    pub reparent: Option<Reparent>,
+}
+
+/// See [`DecideTransaction`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Participant {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Its epoch when it prepared. Not looked at in an abort.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+}
+
+/// See [`DecideTransaction`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Reparent {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub child: u64,
+    /// Its route; with another one the transaction is aborted.
+    #[prost(uint64, tag = "2")]
+    pub route: u64,
+    /// Its parent up to now; with another one the transaction is aborted.
+    #[prost(uint64, tag = "3")]
+    pub from: u64,
+    /// Its new parent.
+    #[prost(uint64, tag = "4")]
+    pub parent: u64,
+    /// The directory there that gets its name.
+    #[prost(uint64, tag = "5")]
+    pub parent_dir: u64,
+    /// That name.
+    #[prost(bytes = "vec", tag = "6")]
+    pub name: Vec<u8>,
+}
+
+/// See [`Command::FinishTransactions`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FinishTransactions {
+    /// The participant.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Those that it has done, durably.
+    #[prost(message, repeated, tag = "2")]
+    pub transactions: Vec<TransactionName>,
+}
+
 /// A daemon's process, for [`Command::OsdDown`] and the like.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct DaemonState {
@@ -424,9 +508,21 @@ pub struct RemoveDaemon {
 struct Envelope {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28"
     )]
     command: Option<Command>,
+}
+
+impl From<TransactionName> for TransactionId {
+    fn from(name: TransactionName) -> Self {
+        Self { coordinator: SubtreeId(name.coordinator), epoch: Epoch(name.epoch), number: name.number }
+    }
+}
+
+impl From<TransactionId> for TransactionName {
+    fn from(id: TransactionId) -> Self {
+        Self { coordinator: id.coordinator.0, epoch: id.epoch.0, number: id.number }
+    }
 }
 
 impl Command {
@@ -494,6 +590,8 @@ pub enum CommandValue {
     Subtree(SubtreeId),
     /// The id of a migration; 0 when there is nothing to move.
     Move(u64),
+    /// What was decided, by this command or an earlier one.
+    Decided(Decision),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -519,6 +617,7 @@ impl CommandResult {
             CommandValue::Inos(first, count) => (4, first.0, count),
             CommandValue::Subtree(id) => (5, id.0, 0),
             CommandValue::Move(id) => (6, id, 0),
+            CommandValue::Decided(decision) => (7, decision.number(), 0),
         };
         seal(&ResultMessage { epoch: self.epoch.0, kind, first, second })
     }
@@ -537,6 +636,7 @@ impl CommandResult {
             4 => CommandValue::Inos(Ino(message.first), message.second),
             5 => CommandValue::Subtree(SubtreeId(message.first)),
             6 => CommandValue::Move(message.first),
+            7 => CommandValue::Decided(Decision::from_number(message.first).ok_or(CommandError::Unreadable)?),
             _ => return Err(CommandError::Unreadable),
         };
         Ok(Self { epoch: Epoch(message.epoch), value })

@@ -1,12 +1,14 @@
 //! The map on the wire: `pando.mon.v1.ClusterMap`. What comes in is checked once, here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pando_proto::ids::{METADATA_POOL, SHARDS};
 use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, PoolId, Rank, Reason, ShardId, SubtreeId, mon};
 
-use crate::map::{ClusterMap, InoGrant, Lineage, Osd, Pg, Pool, RankInfo, Session, Subtree};
+use crate::map::{
+    ClusterMap, Decision, InoGrant, Lineage, Osd, Pg, Pool, RankInfo, Session, Subtree, Transaction, TransactionId,
+};
 
 /// A map that cannot be what a mon sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +120,7 @@ impl ClusterMap {
             ino_grants: self.ino_grants.iter().map(InoGrant::to_proto).collect(),
             expected_osds: self.expected_osds,
             rank_incarnation_floor: self.rank_incarnation_floor,
+            transactions: self.transactions.iter().map(|(id, known)| known.to_proto(*id)).collect(),
         }
     }
 
@@ -141,6 +144,10 @@ impl ClusterMap {
         map.read_metadata_tier(proto)?;
         for session in &proto.sessions {
             insert(&mut map.sessions, "client", ClientId(session.client_id), Session::from_proto(session))?;
+        }
+        for transaction in &proto.transactions {
+            let (id, known) = Transaction::from_proto(transaction)?;
+            insert(&mut map.transactions, "transaction", id, known)?;
         }
         for setting in &proto.settings {
             insert(&mut map.settings, "setting", setting.name.clone(), setting.value.clone())?;
@@ -399,6 +406,59 @@ impl Session {
 
     fn from_proto(proto: &mon::Session) -> Self {
         Self { description: proto.description.clone(), since: Epoch(proto.since_epoch), nonce: proto.nonce.to_vec() }
+    }
+}
+
+impl Transaction {
+    fn to_proto(&self, id: TransactionId) -> mon::Transaction {
+        mon::Transaction {
+            id: Some(id.to_proto()),
+            decision: self.decision.to_proto().into(),
+            participants: self.participants.iter().map(|subtree| subtree.0).collect(),
+            finished: self.finished.iter().map(|subtree| subtree.0).collect(),
+        }
+    }
+
+    fn from_proto(proto: &mon::Transaction) -> Result<(TransactionId, Self), MapError> {
+        let id = proto.id.as_ref().ok_or(MapError::OutOfRange { what: "transaction id", value: 0 })?;
+        let decision = Decision::from_proto(proto.decision());
+        let decision = decision.ok_or_else(|| bad_state("decision", proto.decision))?;
+        let subtrees = |ids: &[u64]| -> BTreeSet<SubtreeId> { ids.iter().copied().map(SubtreeId).collect() };
+        let known = Self { decision, participants: subtrees(&proto.participants), finished: subtrees(&proto.finished) };
+        Ok((TransactionId::from_proto(id), known))
+    }
+}
+
+impl TransactionId {
+    /// The wire form.
+    pub fn to_proto(self) -> mon::TransactionId {
+        mon::TransactionId { coordinator: self.coordinator.0, epoch: self.epoch.0, number: self.number }
+    }
+
+    /// Reads the wire form.
+    pub fn from_proto(proto: &mon::TransactionId) -> Self {
+        Self { coordinator: SubtreeId(proto.coordinator), epoch: Epoch(proto.epoch), number: proto.number }
+    }
+}
+
+impl Decision {
+    /// The wire form.
+    pub fn to_proto(self) -> mon::Decided {
+        match self {
+            Self::Aborted => mon::Decided::Aborted,
+            Self::Committed => mon::Decided::Committed,
+            Self::Cycle => mon::Decided::Cycle,
+        }
+    }
+
+    /// Reads the wire form; `None` for one that a newer peer may have made up.
+    pub fn from_proto(proto: mon::Decided) -> Option<Self> {
+        Some(match proto {
+            mon::Decided::Aborted => Self::Aborted,
+            mon::Decided::Committed => Self::Committed,
+            mon::Decided::Cycle => Self::Cycle,
+            mon::Decided::Unspecified => return None,
+        })
     }
 }
 

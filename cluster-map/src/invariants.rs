@@ -114,6 +114,7 @@ pub fn check_step(before: &ClusterMap, after: &ClusterMap) -> Check {
         check_pg_step(*id, pg, after)?;
     }
     check_owner_step(before, after)?;
+    check_transactions(before, after)?;
     check_removals(before, after)?;
     let reused = after.osds.keys().find(|id| !before.osds.contains_key(id) && id.0 < before.next_osd_id);
     require(reused.is_none(), "OSD ids are never reused (R26)", || format!("{reused:?}"))?;
@@ -126,6 +127,32 @@ pub fn check_step(before: &ClusterMap, after: &ClusterMap) -> Check {
     require(counters, "counters never fall", || "next ids".to_owned())?;
     let cursors = before.ino_cursors.iter().all(|(shard, next)| after.ino_cursors.get(shard) >= Some(next));
     require(cursors, "ino cursors never fall (R20)", || format!("{:?}", after.ino_cursors))
+}
+
+/// What was decided stays so, and is remembered until all have done it (R18). A subtree gets another parent by such a
+/// decision only, or when its parent is split.
+fn check_transactions(before: &ClusterMap, after: &ClusterMap) -> Check {
+    for (id, known) in &before.transactions {
+        let detail = || format!("{id:?}: {known:?}");
+        let Some(new) = after.transactions.get(id) else {
+            let open = known.participants.iter().filter(|subtree| after.subtrees.contains_key(*subtree)).count();
+            let left = open.saturating_sub(known.finished.len());
+            require(left <= 1, "a decision is remembered until all have done it (R18)", detail)?;
+            continue;
+        };
+        let kept = new.decision == known.decision && new.participants == known.participants;
+        require(kept && new.finished.is_superset(&known.finished), "a decision stays (R18)", detail)?;
+    }
+    let decided = after.transactions.keys().any(|id| !before.transactions.contains_key(id));
+    for (id, subtree) in &before.subtrees {
+        let Some(new) = after.subtrees.get(id) else { continue };
+        let split = new.parent.is_some_and(|parent| !before.subtrees.contains_key(&parent));
+        let same = (new.parent, new.parent_dir, &new.name) == (subtree.parent, subtree.parent_dir, &subtree.name);
+        let detail = || format!("{id}: {subtree:?} -> {new:?}");
+        require(same || split || decided, "a transaction gives a subtree another name (R17)", detail)?;
+        require(same || split || new.route > subtree.route, "another name is another route (R16)", detail)?;
+    }
+    Ok(())
 }
 
 fn check_pg_step(id: PgId, before: &Pg, after: &ClusterMap) -> Check {

@@ -27,9 +27,12 @@ pub mod settings;
 
 pub use command::{
     AllocateInos, Assignment, CancelMove, Command, CommandError, CommandResult, CommandValue, CommitMove,
-    ConfirmMember, CreateCluster, DaemonState, DrainRank, EndSession, MergeSubtree, PinSubtree, PoolSpec, RaiseRoutes,
-    RankDown, RegisterClient, RegisterOsd, RegisterRank, RemoveDaemon, SetMon, SetSetting, SplitSubtree, SpreadSubtree,
-    StartMove,
+    ConfirmMember, CreateCluster, DaemonState, DecideTransaction, DrainRank, EndSession, FinishTransactions,
+    MergeSubtree, Participant, PinSubtree, PoolSpec, RaiseRoutes, RankDown, RegisterClient, RegisterOsd, RegisterRank,
+    RemoveDaemon, Reparent, SetMon, SetSetting, SplitSubtree, SpreadSubtree, StartMove, TransactionName,
 };
 pub use convert::MapError;
-pub use map::{ClusterMap, InoGrant, Lineage, Osd, Pg, PgState, Pool, RankInfo, Session, Subtree};
+pub use map::{
+    ClusterMap, Decision, InoGrant, Lineage, Osd, Pg, PgState, Pool, RankInfo, Session, Subtree, Transaction,
+    TransactionId,
+};

@@ -47,6 +47,55 @@ pub struct ClusterMap {
     pub expected_osds: u32,
     /// Highest incarnation of a rank that was removed; those that register anew start above it (R13).
     pub rank_incarnation_floor: u64,
+    /// Transactions between subtrees that were decided, and that not all participants have done yet (R18).
+    pub transactions: BTreeMap<TransactionId, Transaction>,
+}
+
+/// Names a transaction between subtrees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId {
+    /// The subtree that began it.
+    pub coordinator: SubtreeId,
+    /// Its epoch then.
+    pub epoch: Epoch,
+    /// Used once in that epoch.
+    pub number: u64,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing of it happens.
+    Aborted,
+    /// All of it happens.
+    Committed,
+    /// Nothing of it happens: a subtree would have come to lie below itself (R17).
+    Cycle,
+}
+
+impl Decision {
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Aborted => 0,
+            Self::Committed => 1,
+            Self::Cycle => 2,
+        }
+    }
+
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        [Self::Aborted, Self::Committed, Self::Cycle].into_iter().find(|decision| decision.number() == number)
+    }
+}
+
+/// A transaction between subtrees that was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transaction {
+    /// What.
+    pub decision: Decision,
+    /// Whom it changes.
+    pub participants: BTreeSet<SubtreeId>,
+    /// Those that have done it, durably.
+    pub finished: BTreeSet<SubtreeId>,
 }
 
 /// A range of inos that was handed out.
@@ -284,6 +333,13 @@ impl ClusterMap {
     pub fn subtrees_are_a_forest(&self) -> bool {
         let roots = self.subtrees.iter().filter(|(_, subtree)| subtree.parent.is_none()).map(|(id, _)| *id);
         self.with_descendants(roots).len() == self.subtrees.len()
+    }
+
+    /// Whether a subtree still has to do what was decided.
+    pub fn is_unfinished(&self, transaction: TransactionId, subtree: SubtreeId) -> bool {
+        let known = self.transactions.get(&transaction);
+        let open = known.is_some_and(|it| it.participants.contains(&subtree) && !it.finished.contains(&subtree));
+        open && self.subtrees.contains_key(&subtree)
     }
 
     /// Whether requests of this client are to be served (R9).

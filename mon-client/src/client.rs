@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pando_cluster_map::ClusterMap;
+use pando_cluster_map::{ClusterMap, Decision, TransactionId};
 use pando_proto::mon::cluster_service_client::ClusterServiceClient;
 use pando_proto::mon::{self, RegisterOsdRequest, RegisterOsdResponse, RegisterRankRequest, RegisterRankResponse};
 use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, OsdId, PgId, Rank, Reason, ShardId, SubtreeId};
@@ -235,6 +235,36 @@ impl MonClient {
         let call = |channel| {
             let request = request.clone();
             async move { service(channel).raise_routes(request).await }
+        };
+        self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Decides a transaction between subtrees (R18). The first decision stands: this tells it, and the epoch of a map
+    /// that has it. Errors leave it open; repeat it.
+    ///
+    /// Errors: `OVERLOADED` when the map remembers too many, `INVALID_REQUEST`.
+    pub async fn decide_transaction(&self, request: mon::DecideTransactionRequest) -> Result<(Decision, Epoch), Error> {
+        let call = |channel| {
+            let request = request.clone();
+            async move { service(channel).decide_transaction(request).await }
+        };
+        let response = self.0.targets.call(self.0.limit, call).await?;
+        let nonsense = || Error::new(Reason::Internal, "the mon told a decision that makes no sense");
+        let decision = Decision::from_proto(response.decision()).ok_or_else(nonsense)?;
+        Ok((decision, Epoch(response.map_epoch)))
+    }
+
+    /// Says that a subtree has done, durably, what was decided. Idempotent.
+    pub async fn finish_transactions(
+        &self,
+        subtree: SubtreeId,
+        transactions: impl IntoIterator<Item = TransactionId>,
+    ) -> Result<Epoch, Error> {
+        let transactions = transactions.into_iter().map(TransactionId::to_proto).collect();
+        let request = mon::FinishTransactionsRequest { subtree: subtree.0, transactions };
+        let call = |channel| {
+            let request = request.clone();
+            async move { service(channel).finish_transactions(request).await }
         };
         self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
     }

@@ -162,7 +162,11 @@ impl Balancer {
         }
         let policy = Policy::of(map);
         let decision = balancer::plan(map, &self.fresh(now, map), &policy, &mut self.history);
-        self.queue = decision.moves.iter().filter(|one| one.cause.is_allowed(policy.mode)).cloned().collect();
+        // While the first of a set of moves are under way the planner waits, and the others are as right as before.
+        let goes_on = !(self.under_way.is_empty() && self.asked.is_empty());
+        if !(decision.moves.is_empty() && goes_on) {
+            self.queue = decision.moves.iter().filter(|one| one.cause.is_allowed(policy.mode)).cloned().collect();
+        }
         self.hints.clear();
         for split in decision.splits.iter().filter(|split| split.cause.is_allowed(policy.mode)) {
             if let Some(subtree) = map.subtrees.get(&split.subtree) {

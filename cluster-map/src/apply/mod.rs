@@ -11,6 +11,7 @@ mod pg;
 mod rank;
 mod setting;
 mod subtree;
+mod transaction;
 
 use pando_proto::Epoch;
 
@@ -63,6 +64,8 @@ impl ClusterMap {
             Command::PinSubtree(command) => subtree::pin(self, *command),
             Command::SpreadSubtree(command) => subtree::spread(self, *command),
             Command::DrainRank(command) => rank::drain(self, *command),
+            Command::DecideTransaction(command) => transaction::decide(self, command),
+            Command::FinishTransactions(command) => transaction::finish(self, command),
         }?;
         if changed {
             self.epoch = Epoch(self.epoch.0 + 1);

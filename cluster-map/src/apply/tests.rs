@@ -8,6 +8,7 @@ use crate::invariants;
 use crate::map::{Pg, PgState, Subtree};
 
 mod subtrees;
+mod transactions;
 
 fn create(expected_osds: u32, size: u32) -> Command {
     Command::CreateCluster(CreateCluster {

@@ -13,6 +13,9 @@ fn commands_and_results_survive_their_encoding() {
         CommandValue::Inos(Ino(8), 9),
         CommandValue::Subtree(SubtreeId(10)),
         CommandValue::Move(11),
+        CommandValue::Decided(Decision::Aborted),
+        CommandValue::Decided(Decision::Committed),
+        CommandValue::Decided(Decision::Cycle),
     ] {
         let result = CommandResult { epoch: Epoch(11), value };
         assert_eq!(CommandResult::from_bytes(&result.to_bytes()), Ok(result));

@@ -16,6 +16,10 @@ fn map() -> ClusterMap {
         ..Default::default()
     };
     map.subtrees.insert(SubtreeId(1), root);
+    let id = TransactionId { coordinator: SubtreeId(1), epoch: Epoch(2), number: 3 };
+    let participants = [1, 2].map(SubtreeId).into();
+    let finished = [SubtreeId(2)].into();
+    map.transactions.insert(id, Transaction { decision: Decision::Cycle, participants, finished });
     map.sessions.insert(ClientId(9), Session { description: "test".into(), ..Session::default() });
     map
 }
@@ -42,6 +46,9 @@ fn hostile_maps_are_refused() {
     assert!(matches!(refused(&|map| map.pools[0].pg_count = 0), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.subtrees[0].root_ino = 1 << 63), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.subtrees[0].parent = 8), MapError::Dangling { .. }));
+    assert!(matches!(refused(&|map| map.transactions[0].decision = 9), MapError::OutOfRange { .. }));
+    assert!(matches!(refused(&|map| map.transactions[0].id = None), MapError::OutOfRange { .. }));
+    assert!(matches!(refused(&|map| map.transactions.push(map.transactions[0].clone())), MapError::Duplicate { .. }));
     let bad_shard = mon::InoCursor { shard: 1 << 15, next: 1 };
     assert!(matches!(refused(&|map| map.ino_cursors.push(bad_shard)), MapError::OutOfRange { .. }));
 }

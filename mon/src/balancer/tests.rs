@@ -101,14 +101,18 @@ fn a_few_moves_are_under_way_at_once_and_the_others_follow() {
     let mut started = first.len();
     while let Some(commit) = commits.pop_front() {
         map.apply(&commit).unwrap();
+        // A round in which the planner waits for the moves to show does not end them.
+        now += 5 * SECOND;
+        report_all(&mut balancer, &map, [1000, 0, 0], now);
         let next = balancer.due(now, 1, &map);
         assert!(next.len() <= 1, "one ended");
         started += next.len();
         commits.extend(next.iter().map(|command| start(&mut map, command)));
     }
     assert_eq!(started, 10, "16 are spread over 3");
-    assert_eq!(balancer.decisions(1)[0].moves.len(), 10);
-    assert_eq!(balancer.decisions(1)[0].ranks.len(), 3);
+    let decisions = balancer.decisions(0);
+    let decided: Vec<usize> = decisions.iter().map(|one| one.moves.len()).filter(|moves| *moves > 0).collect();
+    assert_eq!((decided, decisions[0].ranks.len()), (vec![10], 3), "{decisions:?}");
 }
 
 #[test]

@@ -242,4 +242,22 @@ impl ClusterService for Cluster {
         let result = self.propose(subtree::raise_routes(request.into_inner())?).await?;
         Ok(Response::new(mon::RaiseRoutesResponse { map_epoch: result.epoch.0 }))
     }
+
+    async fn decide_transaction(
+        &self,
+        request: Request<mon::DecideTransactionRequest>,
+    ) -> Answer<mon::DecideTransactionResponse> {
+        let result = self.propose(subtree::decide(request.into_inner())).await?;
+        let CommandValue::Decided(decision) = result.value else { return Err(unexpected().into()) };
+        let decision = decision.to_proto().into();
+        Ok(Response::new(mon::DecideTransactionResponse { decision, map_epoch: result.epoch.0 }))
+    }
+
+    async fn finish_transactions(
+        &self,
+        request: Request<mon::FinishTransactionsRequest>,
+    ) -> Answer<mon::FinishTransactionsResponse> {
+        let result = self.propose(subtree::finish(&request.into_inner())?).await?;
+        Ok(Response::new(mon::FinishTransactionsResponse { map_epoch: result.epoch.0 }))
+    }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pando_cluster_map::{
-    CancelMove, ClusterMap, Command, CommitMove, DrainRank, MergeSubtree, PinSubtree, RaiseRoutes, SplitSubtree,
-    SpreadSubtree, StartMove,
+    CancelMove, ClusterMap, Command, CommitMove, DecideTransaction, DrainRank, FinishTransactions, MergeSubtree,
+    Participant, PinSubtree, RaiseRoutes, Reparent, SplitSubtree, SpreadSubtree, StartMove, TransactionName,
 };
 use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId, mon};
 use tonic::metadata::MetadataMap;
@@ -15,6 +15,8 @@ use crate::mon::Mon;
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
 /// Subtrees named in one request.
 const MAX_NAMED: usize = 4096;
+/// Transactions named in one request.
+const MAX_FINISHED: usize = 512;
 
 fn check_count(named: &[u64]) -> Result<(), Error> {
     if named.len() > MAX_NAMED {
@@ -55,6 +57,37 @@ pub(super) fn cancel_move(request: mon::CancelMoveRequest) -> Command {
 pub(super) fn raise_routes(request: mon::RaiseRoutesRequest) -> Result<Command, Error> {
     check_count(&request.subtrees)?;
     Ok(Command::RaiseRoutes(RaiseRoutes { subtrees: request.subtrees }))
+}
+
+fn name_of(id: &mon::TransactionId) -> TransactionName {
+    TransactionName { coordinator: id.coordinator, epoch: id.epoch, number: id.number }
+}
+
+pub(super) fn decide(request: mon::DecideTransactionRequest) -> Command {
+    let participant = |one: &mon::TransactionParticipant| Participant { subtree: one.subtree, epoch: one.epoch };
+    let reparent = |it: mon::ReparentSubtree| Reparent {
+        child: it.child,
+        route: it.route,
+        from: it.from,
+        parent: it.parent,
+        parent_dir: it.parent_dir,
+        name: it.name.to_vec(),
+    };
+    Command::DecideTransaction(DecideTransaction {
+        id: request.id.as_ref().map(name_of),
+        participants: request.participants.iter().map(participant).collect(),
+        commit: request.commit,
+        reparent: request.reparent.map(reparent),
+    })
+}
+
+pub(super) fn finish(request: &mon::FinishTransactionsRequest) -> Result<Command, Error> {
+    if request.transactions.len() > MAX_FINISHED {
+        let message = format!("the request names {} transactions: at most {MAX_FINISHED}", request.transactions.len());
+        return Err(Error::new(Reason::InvalidRequest, message));
+    }
+    let transactions = request.transactions.iter().map(name_of).collect();
+    Ok(Command::FinishTransactions(FinishTransactions { subtree: request.subtree, transactions }))
 }
 
 pub(super) fn start_move(request: mon::MoveSubtreeRequest) -> Command {

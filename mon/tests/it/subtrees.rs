@@ -270,7 +270,7 @@ async fn the_balancer_spreads_load_and_a_dead_ranks_share_goes_to_all_others() {
     let decisions = admin.list_decisions(0).await.unwrap();
     assert!(decisions.iter().any(|one| !one.splits.is_empty()), "{decisions:?}");
     let moved: usize = decisions.iter().map(|one| one.moves.len()).sum();
-    assert!((10..=16).contains(&moved), "{moved}: {decisions:?}");
+    assert!((6..=16).contains(&moved), "{moved}: {decisions:?}");
     assert!(decisions.iter().all(|one| !one.reason.is_empty() && !one.ranks.is_empty()), "{decisions:?}");
     assert_eq!(admin.list_decisions(1).await.unwrap().len(), 1);
 
