@@ -187,6 +187,7 @@ fn remove_child(map: &mut ClusterMap, child_id: SubtreeId, parent_id: SubtreeId,
         }
     }
     let Some(child) = map.subtrees.remove(&child_id) else { return Ok(UNCHANGED) };
+    super::transaction::sweep(map);
     if let Some(parent) = map.subtrees.get_mut(&parent_id) {
         parent.epoch = Epoch(parent.epoch.0 + 1);
     }

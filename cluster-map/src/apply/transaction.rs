@@ -28,7 +28,6 @@ pub(super) fn decide(map: &mut ClusterMap, command: &DecideTransaction) -> Appli
     if map.transactions.len() >= limit {
         return Err(CommandError::TooMany("as many transactions between subtrees as it can remember"));
     }
-    sweep(map);
     let decision = judge(map, command);
     if let Some(reparent) = &command.reparent {
         follow(map, reparent, decision == Decision::Committed);
@@ -124,7 +123,7 @@ fn follow(map: &mut ClusterMap, reparent: &Reparent, committed: bool) {
 }
 
 /// Forgets what nobody has to do any more. A subtree that was merged away was drained before.
-fn sweep(map: &mut ClusterMap) -> bool {
+pub(super) fn sweep(map: &mut ClusterMap) -> bool {
     let before = map.transactions.len();
     let subtrees = &map.subtrees;
     map.transactions.retain(|_, known| {
