@@ -250,13 +250,20 @@ impl Namespace {
         self.busy.is_empty()
     }
 
+    /// The same, but for purges of whole files: whoever has the `p/` records goes on with those, and repeats what was
+    /// done without harm.
+    pub fn is_quiet_but_for_purges(&self) -> bool {
+        self.busy.values().all(|busy| *busy == Busy::Purge)
+    }
+
     /// The namespace, whose batches are all durable, goes on under a new epoch of its subtree: without handles, which
-    /// their sessions reclaim (R19).
+    /// their sessions reclaim (R19), and without what waited. Fetches that are under way install nothing any more.
     pub fn begin_epoch(&mut self) {
         debug_assert!(self.cache.is_clean(), "R11: drained before the epoch changes");
         self.handles = Handles::default();
         self.grace = false;
         self.deferred.clear();
+        self.cache.begin_epoch();
     }
 
     /// The deletes of a purge are durable: removes `p/<ino>`. Commit it, then wake who waits for the ino.

@@ -271,6 +271,7 @@ impl Pipeline {
     /// Takes over the record of an earlier epoch, or of a subtree that was merged into this one, which remembers
     /// `live` requests that may still be repeated.
     pub fn adopt_completed(&mut self, shard: ShardId, reference: CompletedRef, live: u32) {
+        self.touch(shard);
         if live == 0 {
             self.trim(shard, completed_key(shard, reference));
         } else {
@@ -281,6 +282,7 @@ impl Pipeline {
     /// Takes over a redo record, of this subtree or one that was merged into it, whose parts are all in their
     /// shards: it is deleted lazily (R5).
     pub fn adopt_resolved(&mut self, shard: ShardId, subtree: SubtreeId, epoch: Epoch, batch: u64) {
+        self.touch(shard);
         self.trim(shard, Key::Redo(shard, subtree, epoch, batch).encode());
     }
 

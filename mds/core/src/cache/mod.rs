@@ -410,6 +410,14 @@ impl Cache {
         }
     }
 
+    /// Nobody waits for anything, and no copy is under way.
+    pub fn begin_epoch(&mut self) {
+        self.pins = Pins::default();
+        self.fetches.clear();
+        self.noted.end();
+        self.futile = 0;
+    }
+
     /// All that was changed is durable.
     pub fn is_clean(&self) -> bool {
         self.touched.is_empty() && self.dirty_bytes == 0

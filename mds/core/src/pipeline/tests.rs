@@ -419,3 +419,33 @@ fn a_record_of_completed_requests_goes_when_its_last_request_is_forgotten() {
     pipeline.admit(&[write(0, 4)], &[], None);
     assert_eq!(pipeline.next_commits()[0].deletes.len(), 1);
 }
+
+#[test]
+fn what_merged_subtrees_left_is_trimmed_under_their_own_keys() {
+    let mut pipeline = ready_pipeline();
+    let child = SubtreeId(9);
+    let reference = CompletedRef { subtree: child, epoch: Epoch(3), batch: BatchId(5) };
+    let own = CompletedRef { subtree: SUBTREE, ..reference };
+    pipeline.adopt_completed(ShardId(0), reference, 1);
+    pipeline.adopt_completed(ShardId(0), own, 2);
+    pipeline.adopt_resolved(ShardId(0), child, Epoch(3), 4);
+    pipeline.forget(reference);
+    pipeline.forget(own);
+    let batch = pipeline.admit(&[write(0, 1)], &[], None);
+    let gone = pipeline.next_commits().remove(0).deletes;
+    let key = |key: Key| key.encode();
+    assert_eq!(
+        gone,
+        [key(Key::Redo(ShardId(0), child, Epoch(3), 4)), key(Key::Completed(ShardId(0), child, Epoch(3), 5))]
+    );
+    pipeline.committed(ShardId(0), batch);
+    // Also in a shard where this subtree has written nothing yet.
+    pipeline.adopt_completed(ShardId(7), CompletedRef { batch: BatchId(6), ..reference }, 0);
+    assert_eq!(pipeline.take_fences_wanted(), [ShardId(7)]);
+    pipeline.fence_raised(ShardId(7));
+    let batch = pipeline.admit(&[write(7, 2)], &[], None);
+    let list = pipeline.next_commits().remove(0);
+    pipeline.committed(list.shard, list.batch);
+    let commit = pipeline.next_commits().remove(0);
+    assert_eq!((commit.batch, commit.deletes), (batch, vec![key(Key::Completed(ShardId(7), child, Epoch(3), 6))]));
+}

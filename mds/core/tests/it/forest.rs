@@ -287,6 +287,11 @@ impl Forest {
     }
 
     fn split_at(&mut self, parent: SubtreeId, root: Ino, parent_dir: Ino, id: Id, warm: bool) {
+        // Somebody waits for a fetch that never comes back.
+        let fetch = Fetch::Record(Key::Inode(root));
+        let ns = &mut self.at(parent).ns;
+        ns.begin_fetch(&fetch);
+        ns.pin(u64::MAX, &fetch);
         let adopted = loop {
             match self.at(parent).ns.children_below(root) {
                 Ok(children) => break children,
@@ -347,7 +352,7 @@ impl Forest {
     }
 
     /// The subtree moves: with what was copied, with what has changed since.
-    pub fn hand_over(&mut self, subtree: SubtreeId) {
+    pub fn hand_over(&mut self, subtree: SubtreeId, cramped: bool) {
         self.flush(subtree);
         let served = self.at(subtree);
         let (export, mut items) = served.export.take().unwrap_or_else(|| (served.ns.begin_export(), Vec::new()));
@@ -355,12 +360,18 @@ impl Forest {
         while let Some(slice) = delta.next(&mut served.ns, 100) {
             items.extend(slice);
         }
+        let budget_bytes = served.ns.config().budget_bytes;
         let mut ns = Namespace::new(served.ns.config().clone());
+        if cramped {
+            let usage = served.ns.usage();
+            ns.set_budget((usage.meta_bytes + usage.body_bytes) / 2);
+        }
         for item in items {
             // As it travels.
             let item = CacheItem::decode(item.encode_to_vec().as_slice()).unwrap();
             ns.import(vec![item]).unwrap();
         }
+        ns.set_budget(budget_bytes);
         self.open(subtree, ns);
         self.map_changed();
     }

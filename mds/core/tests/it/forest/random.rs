@@ -191,11 +191,11 @@ impl Forest {
             }
             38..=41 => {
                 let subtree = self.some_subtree(x).unwrap();
-                self.copy(subtree, usize::from(x / 16 % 2000));
+                self.copy(subtree, [1, 1, 100, 500, 5000][usize::from(x / 16 % 5)]);
             }
             _ => {
                 let subtree = self.some_subtree(x).unwrap();
-                self.hand_over(subtree);
+                self.hand_over(subtree, x % 5 == 0);
                 self.sweep();
             }
         }
