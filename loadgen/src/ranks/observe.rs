@@ -91,9 +91,12 @@ impl Observer {
     /// Watches the cluster of these mons on a thread of its own. Times count from now.
     pub fn start(mons: &str) -> anyhow::Result<Self> {
         let mons = mons.split(',').map(str::to_owned).collect();
-        let mon = MonClient::new(Arc::new(TcpNet), mons)?.with_limit(LIMIT);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let map = runtime.block_on(mon.get_map(Epoch(0)))?;
+        let (mon, map) = runtime.block_on(async {
+            let mon = MonClient::new(Arc::new(TcpNet), mons)?.with_limit(LIMIT);
+            let map = mon.get_map(Epoch(0)).await?;
+            Ok::<_, pando_proto::Error>((mon, map))
+        })?;
         let shutdown = Shutdown::default();
         let stop = shutdown.clone();
         let watching = move || runtime.block_on(watch(mon, map, stop));
