@@ -40,7 +40,7 @@ impl Memory {
 
     /// A subtree has so much now. Yields what it may have.
     pub fn report(&self, subtree: SubtreeId, usage: CacheUsage) -> u64 {
-        let (total, crowded) = {
+        let (total, others_over) = {
             let mut used = self.0.used.borrow_mut();
             used.insert(subtree, usage);
             let all = used.values().fold(CacheUsage::default(), |sum, one| CacheUsage {
@@ -51,13 +51,14 @@ impl Memory {
                 bodies: sum.bodies + one.bodies,
             });
             self.0.told.send_replace(all);
-            (bytes(&all), used.len() > 1)
+            let share = self.0.budget / (used.len() as u64);
+            (bytes(&all), used.iter().any(|(id, other)| *id != subtree && bytes(other) > share))
         };
         if total <= self.0.budget {
             return self.0.budget - (total - bytes(&usage));
         }
         let allowed = self.share().max(bytes(&usage).saturating_sub(total - self.0.budget));
-        if crowded {
+        if others_over {
             self.0.pressed.notify_one();
         }
         allowed

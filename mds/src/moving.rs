@@ -19,14 +19,16 @@ use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::io::Io;
-use crate::owner::{Common, Outcome, Reply};
-use crate::subtree::{self, ExportStep, Find, Found, Freeze, Place, Release, Subtree, Thaw};
+use crate::owner::{Common, Outcome, Reply, Warm};
+use crate::subtree::{self, ExportStep, Find, Found, Freeze, Place, Release, Subtree, Thaw, Token};
 use crate::takeover::Ownership;
 
 /// For the commits under way to come to their end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// For the destination to take the last part of the cache, while nothing is served.
 const LAST_PART: Duration = Duration::from_secs(2);
+/// For files that are on their way to objects, before a subtree is frozen.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Before a proposal without an answer is repeated.
 const REPEAT: Duration = Duration::from_millis(20);
 /// For the map in which a proposal of ours stands.
@@ -63,11 +65,15 @@ pub(crate) fn wanted(map: &ClusterMap, own: Ownership, tried: u64) -> Option<Wan
 
 /// Repeats a proposal until its outcome is known. It names what it builds on, so that it takes effect once.
 async fn definite<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
+    let mut unknown = false;
     loop {
         match propose().await {
             Ok(decided) => return Ok(decided),
             Err(error) if is_definite(&error) => return Err(error),
+            // It was not proposed, and no earlier try may still be under way.
+            Err(error) if error.reason == Reason::Overloaded && !unknown => return Err(error),
             Err(error) => {
+                unknown = true;
                 tracing::debug!(%error, "a proposal without an answer is repeated");
                 tokio::time::sleep(error.retry_after.unwrap_or(REPEAT)).await;
             }
@@ -85,24 +91,58 @@ fn gone() -> Error {
     Error::new(Reason::Unavailable, "the subtree was given up meanwhile")
 }
 
-impl Task {
-    /// Nothing runs from now on, and all that ran is durable.
-    async fn freeze(address: &Addr<Subtree>) -> Result<(), Error> {
-        let (reply, drained) = oneshot::channel();
-        address.send(Freeze(reply)).await.map_err(|_| gone())?;
-        match tokio::time::timeout(DRAIN, drained).await {
-            Ok(drained) => drained.map_err(|_| gone())?,
-            Err(_) => {
-                Self::thaw(address).await;
-                Err(Error::new(Reason::Timeout, "commits under way did not end in time: nothing was changed"))
+/// A frozen subtree. It runs again when this is dropped, unless it ends before.
+struct Ice {
+    address: Addr<Subtree>,
+    token: Token,
+}
+
+impl Ice {
+    /// Nothing runs from now on, and all that ran is durable. Tried again for a moment while files are on their way
+    /// to objects, or being cut.
+    async fn new(address: &Addr<Subtree>, purges_may_go_on: bool) -> Result<Self, Error> {
+        let began = tokio::time::Instant::now();
+        loop {
+            match Self::try_new(address, purges_may_go_on).await {
+                Err(error) if error.reason == Reason::Unavailable && began.elapsed() < PATIENCE => {
+                    tokio::time::sleep(REPEAT).await;
+                }
+                outcome => return outcome,
             }
         }
     }
 
-    async fn thaw(address: &Addr<Subtree>) {
-        let _ = address.send(Thaw).await;
+    async fn try_new(address: &Addr<Subtree>, purges_may_go_on: bool) -> Result<Self, Error> {
+        let (reply, drained) = oneshot::channel();
+        let token = Token::default();
+        let ice = Self { address: address.clone(), token: token.clone() };
+        address.send(Freeze { reply, token, purges_may_go_on }).await.map_err(|_| gone())?;
+        match tokio::time::timeout(DRAIN, drained).await {
+            Ok(drained) => drained.map_err(|_| gone())?.map(|()| ice),
+            Err(_) => Err(Error::new(Reason::Timeout, "commits under way did not end in time: nothing was changed")),
+        }
     }
 
+    /// It ends as it is: the map has decided.
+    fn keep(self) {
+        self.token.keep();
+    }
+}
+
+impl Drop for Ice {
+    fn drop(&mut self) {
+        if self.token.is_kept() {
+            return;
+        }
+        let (address, token) = (self.address.clone(), self.token.clone());
+        tokio::task::spawn_local(async move {
+            // Gone is as good.
+            let _ = address.send(Thaw(token)).await;
+        });
+    }
+}
+
+impl Task {
     async fn find(&self, target: &Target) -> Result<Place, Error> {
         let (reply, found) = oneshot::channel();
         self.address.send(Find { target: target.clone(), reply }).await.map_err(|_| gone())?;
@@ -121,22 +161,19 @@ impl Task {
     }
 
     /// Splits `target` off. With the cache of what is left.
-    async fn split(&self, target: &Target, automatic: bool) -> Result<(SubtreeId, Epoch, Option<Namespace>), Error> {
+    async fn split(&self, target: &Target, automatic: bool) -> Result<(SubtreeId, Epoch, Option<Warm>), Error> {
         // What is wrong costs nothing, and the records are there when nothing is served.
         self.find(target).await?;
-        Self::freeze(&self.address).await?;
-        let decided = async {
-            let place = self.find(target).await?;
-            self.propose_split(&place, automatic).await.map(|decided| (place, decided))
-        };
-        match decided.await {
-            Ok((place, (child, epoch))) => {
+        let ice = Ice::new(&self.address, false).await?;
+        let place = self.find(target).await?;
+        match self.propose_split(&place, automatic).await {
+            Ok((child, epoch)) => {
                 let left = self.divide(&place, child, epoch).await;
+                ice.keep();
                 Ok((child, epoch, left))
             }
             Err(error) => {
                 self.committing.set(false);
-                Self::thaw(&self.address).await;
                 Err(error)
             }
         }
@@ -164,7 +201,7 @@ impl Task {
     }
 
     /// The map has it: each part of the cache goes to its subtree.
-    async fn divide(&self, place: &Place, child: SubtreeId, epoch: Epoch) -> Option<Namespace> {
+    async fn divide(&self, place: &Place, child: SubtreeId, epoch: Epoch) -> Option<Warm> {
         self.await_map(epoch).await;
         let (reply, released) = oneshot::channel();
         let sent = self.address.send(Release(reply)).await;
@@ -181,8 +218,9 @@ impl Task {
         let mut part = whole.end_split(splitting);
         part.begin_epoch();
         whole.begin_epoch();
-        self.common.nursery.born(place.ino, Some(part));
-        Some(whole)
+        self.common.nursery.born(place.ino, Some((child, part)));
+        // R11: the split has raised the epoch by one. If more has happened since, the cache is of no use.
+        Some(Warm { epoch: Epoch(self.own.epoch.0 + 1), namespace: whole })
     }
 
     /// Merges the subtree into its parent. Both are opened anew, without their caches.
@@ -200,11 +238,8 @@ impl Task {
             return Err(Error::new(Reason::InUse, message));
         };
         let parent_epoch = map.subtrees.get(&parent).map_or(Epoch(0), |parent| parent.epoch);
-        Self::freeze(&self.address).await?;
-        if let Err(error) = Self::freeze(&upper.address).await {
-            Self::thaw(&self.address).await;
-            return Err(error);
-        }
+        let ice = Ice::new(&self.address, true).await?;
+        let upper_ice = Ice::new(&upper.address, true).await?;
         let request = MergeSubtreeRequest {
             child: self.own.subtree.0,
             child_epoch: self.own.epoch.0,
@@ -215,12 +250,12 @@ impl Task {
         match definite(|| mons.merge(request)).await {
             Ok(epoch) => {
                 self.await_map(epoch).await;
+                ice.keep();
+                upper_ice.keep();
                 Ok((parent, epoch))
             }
             Err(error) => {
                 self.committing.set(false);
-                Self::thaw(&upper.address).await;
-                Self::thaw(&self.address).await;
                 Err(error)
             }
         }
@@ -228,7 +263,7 @@ impl Task {
 
     /// Hands the subtree over (R12).
     async fn hand_over(&self, wanted: Wanted) -> Result<(), Error> {
-        self.copy(wanted).await?;
+        let ice = self.copy(wanted).await?;
         let request = CommitMoveRequest {
             subtree: self.own.subtree.0,
             from: self.common.shared.rank.0,
@@ -240,11 +275,12 @@ impl Task {
         self.committing.set(true);
         let epoch = definite(|| mons.commit_move(request)).await?;
         self.await_map(epoch).await;
+        ice.keep();
         Ok(())
     }
 
     /// Copies the cache; the subtree is frozen when this ends well.
-    async fn copy(&self, wanted: Wanted) -> Result<(), Error> {
+    async fn copy(&self, wanted: Wanted) -> Result<Ice, Error> {
         let map = self.common.parts.map.current();
         let to = map.ranks.get(&wanted.to).filter(|rank| rank.up);
         let to = to.ok_or_else(|| Error::new(Reason::Unavailable, format!("{} is down", wanted.to)))?;
@@ -253,20 +289,20 @@ impl Task {
         tokio::pin!(importing);
         let sending = async {
             self.send_cache(wanted, &frames, ExportStep::Slice(FRAME_BYTES)).await?;
-            Self::freeze(&self.address).await?;
+            let ice = Ice::new(&self.address, true).await?;
             self.send_cache(wanted, &frames, ExportStep::Delta(FRAME_BYTES)).await?;
-            self.send_frame(wanted, &frames, Vec::new(), true).await
+            self.send_frame(wanted, &frames, Vec::new(), true).await.map(|()| ice)
         };
-        tokio::select! {
+        let ice = tokio::select! {
             taken = &mut importing => {
                 taken?;
                 return Err(Error::new(Reason::Internal, "the destination ended the copy early"));
             }
             sent = sending => sent?,
-        }
+        };
         drop(frames);
         let taken = tokio::time::timeout(LAST_PART, importing).await;
-        taken.map_err(|_| Error::new(Reason::Timeout, "the destination did not take the copy in time"))?.map(|_| ())
+        taken.map_err(|_| Error::new(Reason::Timeout, "the destination did not take the copy in time"))?.map(|_| ice)
     }
 
     async fn send_cache(
@@ -331,7 +367,6 @@ pub(crate) async fn migrate(task: Task, wanted: Wanted) -> Outcome {
             tracing::warn!(%subtree, to = %wanted.to, move_id = wanted.move_id, %error, "a move was given up");
             task.committing.set(false);
             let _ = task.address.send(subtree::Export(ExportStep::Cancel, oneshot::channel().0)).await;
-            Task::thaw(&task.address).await;
             let mons = Rc::clone(&task.common.parts.outside.mons);
             // Refused only if it is over anyhow.
             let _ = definite(|| mons.cancel_move(subtree, wanted.move_id)).await;
@@ -356,7 +391,27 @@ struct Import {
     complete: bool,
 }
 
+impl Import {
+    /// The move that brings it is under way, or has just made the subtree ours.
+    fn is_wanted(&self, subtree: SubtreeId, map: &ClusterMap, rank: Rank) -> bool {
+        let Some(found) = map.subtrees.get(&subtree) else { return false };
+        let under_way = found.move_id == self.move_id && found.moving_to == rank && found.epoch == self.epoch;
+        let here = found.last_move == self.move_id && found.owner == rank && found.epoch.0 == self.epoch.0 + 1;
+        under_way || here
+    }
+
+    fn bytes(&self) -> u64 {
+        let usage = self.namespace.usage();
+        usage.meta_bytes + usage.body_bytes
+    }
+}
+
 impl Imports {
+    /// What was given up meanwhile takes no more memory.
+    pub fn forget_missed(&self, map: &ClusterMap, rank: Rank) {
+        self.lock().retain(|subtree, import| import.is_wanted(*subtree, map, rank));
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SubtreeId, Import>> {
         // What may panic under the lock is the cache itself, which is dropped then.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -389,9 +444,11 @@ impl Imports {
         if imports.len() >= MAX_IMPORTS && !imports.contains_key(&subtree) {
             return Err(Error::new(Reason::Overloaded, "too many subtrees are on their way to this rank"));
         }
+        let taken: u64 = imports.iter().filter(|(id, _)| **id != subtree).map(|(_, import)| import.bytes()).sum();
         let fresh = || {
             let own = Ownership { subtree, epoch: Epoch(frame.epoch + 1), root: found.root };
-            let config = subtree::config(own, map, cache_bytes / IMPORT_SHARE);
+            let room = (cache_bytes / IMPORT_SHARE).saturating_sub(taken).max(cache_bytes / IMPORT_SHARE / 16);
+            let config = subtree::config(own, map, room);
             Import {
                 epoch: Epoch(frame.epoch),
                 move_id: frame.move_id,

@@ -24,6 +24,10 @@ use crate::takeover::{Ownership, take_over};
 
 /// Wait before a takeover is tried again.
 const RETRY: Duration = Duration::from_millis(100);
+/// Of a subtree that was just split off.
+const FIRST_EPOCH: Epoch = Epoch(1);
+/// Between two looks at who is over its share of the memory.
+const PRESS_PAUSE: Duration = Duration::from_millis(10);
 /// Requests of administrators that may wait for one subtree.
 const CONTROLS: usize = 16;
 
@@ -55,7 +59,7 @@ pub(crate) struct Nursery(Rc<Cradle>);
 struct Cradle {
     /// Roots of subtrees that are about to appear in the map: nobody opens them before their cache is here.
     awaited: RefCell<BTreeSet<Ino>>,
-    ready: RefCell<BTreeMap<Ino, Namespace>>,
+    ready: RefCell<BTreeMap<SubtreeId, Namespace>>,
     changed: Notify,
 }
 
@@ -65,11 +69,9 @@ impl Nursery {
     }
 
     /// With the cache, or, if nothing was born or it is cold, without.
-    pub fn born(&self, root: Ino, namespace: Option<Namespace>) {
+    pub fn born(&self, root: Ino, born: Option<(SubtreeId, Namespace)>) {
         self.0.awaited.borrow_mut().remove(&root);
-        if let Some(namespace) = namespace {
-            self.0.ready.borrow_mut().insert(root, namespace);
-        }
+        self.0.ready.borrow_mut().extend(born);
         self.0.changed.notify_one();
     }
 
@@ -77,9 +79,25 @@ impl Nursery {
         self.0.awaited.borrow().contains(&root)
     }
 
-    fn take(&self, root: Ino) -> Option<Namespace> {
-        self.0.ready.borrow_mut().remove(&root)
+    fn take(&self, subtree: SubtreeId) -> Option<Warm> {
+        let namespace = self.0.ready.borrow_mut().remove(&subtree)?;
+        Some(Warm { epoch: FIRST_EPOCH, namespace })
     }
+
+    /// A cache is good for the first epoch of its subtree only: what is not opened in it is of no use.
+    fn forget_missed(&self, map: &ClusterMap, parts: &Parts) {
+        let mut ready = self.0.ready.borrow_mut();
+        ready.retain(|subtree, _| {
+            let own = ownership(map, *subtree, parts.rank, parts.incarnation);
+            own.is_some_and(|own| own.epoch == FIRST_EPOCH)
+        });
+    }
+}
+
+/// A cache with which a subtree is opened: exact in this epoch, and in no other.
+pub(crate) struct Warm {
+    pub epoch: Epoch,
+    pub namespace: Namespace,
 }
 
 /// Keeps a task for each subtree that is ours, until the rank stops.
@@ -96,10 +114,12 @@ pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
                 if common.nursery.is_awaited(root) || !owned.insert(subtree) {
                     continue;
                 }
-                let warm = common.nursery.take(root);
+                let warm = common.nursery.take(subtree);
                 let owner = Owner { common: common.clone(), subtree, before: None, warm };
                 owners.spawn_local(owner.run());
             }
+            common.nursery.forget_missed(&current, &common.parts);
+            common.shared.imports.forget_missed(&current, common.parts.rank);
         } else if owners.is_empty() {
             return;
         }
@@ -116,6 +136,7 @@ pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
                     // A full mailbox means that it has turns enough.
                     let _ = served.address.try_send(Press);
                 }
+                tokio::time::sleep(PRESS_PAUSE).await;
             }
             () = common.shared.shutdown.stopped(), if !common.shared.shutdown.is_stopping() => {}
         }
@@ -142,15 +163,14 @@ pub(crate) struct Owner {
     pub common: Common,
     pub subtree: SubtreeId,
     before: Option<(Ownership, Ended)>,
-    /// Its cache, good for the next opening.
-    pub warm: Option<Namespace>,
+    warm: Option<Warm>,
 }
 
 /// What a split, merge or move that has ended leaves behind.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// The cache with which the subtree goes on here.
-    pub warm: Option<Namespace>,
+    pub warm: Option<Warm>,
 }
 
 /// A split, merge or move under way.
@@ -206,7 +226,8 @@ impl Owner {
             }
         };
         let copied = shared.imports.take(own.subtree, map);
-        let warm = self.warm.take().or(copied);
+        let kept = self.warm.take().filter(|warm| warm.epoch == own.epoch).map(|warm| warm.namespace);
+        let warm = kept.or(copied);
         tracing::info!(
             subtree = %own.subtree, epoch = %own.epoch, shards = opened.listed.len(), warm = warm.is_some(),
             "a subtree is served"
@@ -230,6 +251,7 @@ impl Owner {
         shared.serve(own.subtree, Some(Served { address: address.clone(), control }));
         let ended = self.attend(own, &address, ended, controls).await;
         shared.serve(own.subtree, None);
+        self.common.memory.forget(own.subtree);
         self.before = Some((own, ended.unwrap_or(Ended { next_batch })));
     }
 

@@ -270,7 +270,8 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
             tracing::error!(%error, "the server ended");
         }
     });
-    let sweeping = tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone()));
+    let sweeping =
+        tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone(), Arc::clone(&parts.lease)));
     let owning = tokio::task::spawn_local(own_all(Arc::clone(&shared), parts, memory));
     (Handle { address, usage, tasks: vec![serving, sweeping, owning] }, shared)
 }
@@ -296,19 +297,29 @@ async fn follow_hints(shared: Arc<Shared>, mut hints: mpsc::UnboundedReceiver<(V
     }
 }
 
-/// Evicts sessions that are silent for too long (R9); the map then tells everyone.
-async fn sweep(shared: Arc<Shared>, outside: Outside) {
+/// Evicts sessions that are silent for too long (R9); the map then tells everyone. A rank that was cut off, or served
+/// nothing, has heard nobody: silence counts from the moment when it is back.
+async fn sweep(shared: Arc<Shared>, outside: Outside, lease: Arc<Lease>) {
+    let mut deaf = true;
     loop {
         tokio::select! {
             () = tokio::time::sleep(SWEEP) => {}
             () = shared.shutdown.stopped() => return,
         }
-        if shared.serves_nothing() {
+        let map = shared.map.current();
+        if !lease.is_valid() || shared.serves_nothing() {
+            deaf = true;
             continue;
         }
-        let map = shared.map.current();
+        if std::mem::take(&mut deaf) {
+            shared.sessions.forget_silence();
+        }
         let timeout = Duration::from_millis(map.setting_u64(settings::SESSION_TIMEOUT_MILLIS));
         for client in shared.sessions.sweep(&map, shared.clock.boottime(), timeout) {
+            let silent = shared.sessions.is_silent(client, shared.clock.boottime(), timeout);
+            if !lease.is_valid() || !silent {
+                continue;
+            }
             tracing::info!(%client, "a silent session is evicted");
             if let Err(error) = outside.mons.evict(client).await {
                 tracing::warn!(%client, %error, "the mons did not evict a silent session; it is tried again");

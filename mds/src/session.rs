@@ -116,6 +116,15 @@ impl Sessions {
         self.lock().insert(client, now);
     }
 
+    /// Nobody was silent so far: there was nobody to hear them.
+    pub fn forget_silence(&self) {
+        self.lock().clear();
+    }
+
+    pub fn is_silent(&self, client: ClientId, now: Duration, timeout: Duration) -> bool {
+        self.lock().get(&client).is_none_or(|last| now.saturating_sub(*last) >= timeout)
+    }
+
     /// Sessions of the map that are silent for `timeout`. Those never heard of count from the first sweep on:
     /// they may hold handles of the time before the takeover (R19).
     pub fn sweep(&self, map: &ClusterMap, now: Duration, timeout: Duration) -> Vec<ClientId> {

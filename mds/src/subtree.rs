@@ -45,7 +45,7 @@ use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
 pub(crate) use commit::Committed;
 use dedup::Dedup;
-pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press, Release, Thaw};
+pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press, Release, Thaw, Token};
 use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
@@ -268,8 +268,8 @@ impl Handler<Freeze> for Subtree {
 
 impl Handler<Thaw> for Subtree {
     type Result = ();
-    fn handle(&mut self, _: Thaw, _: &mut Self::Context) {
-        self.thaw();
+    fn handle(&mut self, thaw: Thaw, _: &mut Self::Context) {
+        self.thaw(thaw);
     }
 }
 

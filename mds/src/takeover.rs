@@ -4,6 +4,7 @@
 //! shards to their end, load who was answered what, serve. A restart takes the
 //! same way.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -60,6 +61,7 @@ struct TakeOver {
     fences: Vec<(SubtreeId, Epoch)>,
     positions: BTreeMap<ShardId, Position>,
     opened: Opened,
+    steps: Cell<u32>,
 }
 
 /// Takes a subtree over. `now` is for the times of a root directory that is made; no batch gets a number below
@@ -77,13 +79,11 @@ pub(crate) async fn take_over(
     let opened = Opened { next_batch, ..Opened::default() };
     let fences = also_fenced(map, own);
     let merged = merged_into(map, own.subtree);
-    let mut this = TakeOver { records, own, home, fences, positions: BTreeMap::new(), opened };
+    let mut this = TakeOver { records, own, home, fences, positions: BTreeMap::new(), opened, steps: Cell::new(0) };
     this.raise_fences().await?;
     this.resolve().await?;
     this.load_completed(own.subtree, map).await?;
-    for child in &merged {
-        this.load_completed_of_merged(child, map).await?;
-    }
+    this.load_completed_of_merged(&merged, map).await?;
     this.load(map, &merged).await?;
     this.make_root(now).await?;
     Ok(this.opened)
@@ -177,20 +177,33 @@ impl TakeOver {
         self.adopt_completed(found, map).await
     }
 
-    /// The same of a subtree that was merged into this one: in the shards that it used (R10).
-    async fn load_completed_of_merged(&mut self, child: &Lineage, map: &ClusterMap) -> Result<(), Error> {
+    /// The same of subtrees that were merged into this one (R10). Each was drained, and listed all shards that it ever
+    /// used: its fence goes up there, and nowhere else (R11).
+    async fn load_completed_of_merged(&mut self, merged: &[Lineage], map: &ClusterMap) -> Result<(), Error> {
+        let used = try_join_all(merged.iter().map(|child| self.shards_of(child))).await?;
+        let all: BTreeSet<ShardId> = used.iter().flatten().copied().collect();
+        let unfenced = all.iter().filter(|shard| !self.opened.listed.contains(shard));
+        try_join_all(unfenced.map(|shard| self.raise_fence(*shard))).await?;
+        let of_children = merged.iter().zip(&used).flat_map(|(child, shards)| {
+            shards.iter().map(|shard| self.records.raise_fence(*shard, child.child, child.child_fence))
+        });
+        try_join_all(of_children).await?;
+        self.opened.fenced.extend(all);
+        for (child, shards) in merged.iter().zip(&used) {
+            let (from, to) = range_of(child.child, |subtree| Key::Completed(self.home, subtree, Epoch(0), 0));
+            let found = self.scan_all(shards, from, to).await?;
+            self.adopt_completed(found, map).await?;
+        }
+        Ok(())
+    }
+
+    /// The shards that a merged subtree used.
+    async fn shards_of(&self, child: &Lineage) -> Result<BTreeSet<ShardId>, Error> {
         let home = child.child_root.shard();
         let key = Key::ShardList(home, child.child).encode();
         let list = self.records.get(home, vec![key]).await?.into_iter().next().flatten();
         let list: ShardListRecord = list.as_ref().map(redo::decode_record).transpose()?.unwrap_or_default();
-        let mut shards: BTreeSet<ShardId> = list.shards.iter().map(|shard| ShardId(*shard as u16)).collect();
-        shards.insert(home);
-        let raising = shards.iter().map(|shard| self.raise_fence(*shard));
-        try_join_all(raising).await?;
-        self.opened.fenced.extend(shards.iter().copied());
-        let (from, to) = range_of(child.child, |subtree| Key::Completed(home, subtree, Epoch(0), 0));
-        let found = self.scan_all(&shards, from, to).await?;
-        self.adopt_completed(found, map).await
+        Ok(list.shards.iter().map(|shard| ShardId(*shard as u16)).chain([home]).collect())
     }
 
     async fn adopt_completed(&mut self, found: Vec<(ShardId, Bytes, Bytes)>, map: &ClusterMap) -> Result<(), Error> {
@@ -230,18 +243,30 @@ impl TakeOver {
         let (mut orphans, mut purges) = (Vec::new(), Vec::new());
         for (shard, key, value) in self.scan_all(&shards, Bytes::from_static(b"o"), Bytes::from_static(b"p")).await? {
             let record: OrphanRecord = redo::decode_record(&value)?;
+            self.breathe().await;
             if let Some(Key::Orphan(ino)) = Key::decode(shard, &key).filter(|_| ours(record.subtree)) {
                 orphans.push(ino);
             }
         }
         for (shard, key, value) in self.scan_all(&shards, Bytes::from_static(b"p"), Bytes::from_static(b"q")).await? {
             let record: PurgeRecord = redo::decode_record(&value)?;
+            self.breathe().await;
             if let Some(Key::Purge(ino)) = Key::decode(shard, &key).filter(|_| ours(record.subtree)) {
                 purges.push((ino, record));
             }
         }
         (self.opened.orphans, self.opened.purges) = (orphans, purges);
         Ok(())
+    }
+
+    /// The other tasks of this thread go first, now and then (R27).
+    async fn breathe(&self) {
+        const EVERY: u32 = 64;
+        let step = self.steps.get().wrapping_add(1);
+        self.steps.set(step);
+        if step.is_multiple_of(EVERY) {
+            tokio::task::yield_now().await;
+        }
     }
 
     fn own_range(&self, key: impl Fn(SubtreeId) -> Key) -> (Bytes, Bytes) {
@@ -293,11 +318,9 @@ fn range_of(subtree: SubtreeId, key: impl Fn(SubtreeId) -> Key) -> (Bytes, Bytes
 }
 
 /// Fences that are raised together with that of a subtree, in each shard before its first use (R11): of what it was
-/// split from, and of what was merged into it. Nothing that these still have under way enters a shard after that.
+/// split from. Nothing that this still has under way enters a shard after that.
 pub(crate) fn also_fenced(map: &ClusterMap, own: Ownership) -> Vec<(SubtreeId, Epoch)> {
-    let parent = map.subtrees.get(&own.subtree).and_then(|subtree| subtree.split_from);
-    let merged = merged_into(map, own.subtree).into_iter().map(|lineage| (lineage.child, lineage.child_fence));
-    parent.into_iter().chain(merged).collect()
+    map.subtrees.get(&own.subtree).and_then(|subtree| subtree.split_from).into_iter().collect()
 }
 
 /// Subtrees that became part of this one, directly or by way of others.

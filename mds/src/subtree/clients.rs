@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::Tree;
+use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{Operation, OperationResult, Request};
 use pando_proto::{ClientId, Error, Reason};
@@ -64,10 +65,11 @@ impl Subtree {
             return self.answer(to, id, result);
         }
         let ways = [request.route, request.second_route];
+        let asked = if request.subtree == 0 { ROOT_SUBTREE.0 } else { request.subtree };
         let operation = request.operation.unwrap_or_default();
         self.reclaim_begins(client, &operation);
         let job = self.new_job(Work::Operation(operation), client, id, to);
-        self.enqueue(Job { perhaps_copy, ways, ..job });
+        self.enqueue(Job { perhaps_copy, ways, asked, ..job });
     }
 
     /// Answers a request that is not to be run.
@@ -115,8 +117,10 @@ impl Subtree {
         let route = self.map.subtrees.get(&self.own.subtree).map_or(0, |subtree| subtree.route);
         let second_is_here =
             matches!(&job.work, Work::Operation(operation) if second_base(operation) == self.own.root.0);
-        let stale = |way: u64| way != 0 && way != route;
-        if stale(job.ways[0]) || (second_is_here && stale(job.ways[1])) {
+        // The way to a subtree that was merged into this one is no way to this one.
+        let merged = job.asked != self.own.subtree.0;
+        let stale = |way: u64| way != 0 && (merged || way != route);
+        if stale(job.ways[0]) || ((merged || second_is_here) && stale(job.ways[1])) {
             let message = "the way to this subtree has changed: resolve the path from the root again";
             self.fail(job, Error::new(Reason::StaleRoute, message));
             return None;

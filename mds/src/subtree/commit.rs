@@ -1,5 +1,6 @@
 //! Changes become batches, batches become commits, commits let replies go (R2 to R7).
 
+use pando_mds_core::Namespace;
 use pando_mds_core::api::{BatchId, Change, FollowUp, Reads};
 use pando_mds_core::pipeline::CompletedRef;
 use pando_mds_core::records::Key;
@@ -14,6 +15,9 @@ use super::job::{Job, To};
 use super::reply::{Remember, encode};
 use super::turn::is_error;
 use super::{Ended, Event, Subtree};
+
+/// Items of a cache that go in one slice.
+const DISCARD_STEPS: usize = 512;
 
 /// The end of a commit.
 pub(crate) struct Committed {
@@ -181,12 +185,25 @@ impl Subtree {
         self.ending.is_some() && self.commits_in_flight == 0
     }
 
+    /// A large cache goes in slices (R27).
+    fn discard_cache(&mut self) {
+        let config = self.namespace.config().clone();
+        let mut namespace = std::mem::replace(&mut self.namespace, Namespace::new(config));
+        tokio::task::spawn_local(async move {
+            namespace.set_budget(0);
+            while namespace.evict(DISCARD_STEPS) {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
     /// Drops the state and the held replies.
     pub(super) fn end(&mut self) {
         let Some(error) = self.ending.clone() else { return };
         self.tasks.abort_all();
         self.send_replies();
         self.refuse_all(&error);
+        self.discard_cache();
         if let Some(ended) = self.ended.take() {
             let _ = ended.send(Ended { next_batch: self.pipeline.next_batch() });
         }

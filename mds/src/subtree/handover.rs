@@ -1,5 +1,8 @@
 //! The subtree stands still, and its cache goes elsewhere (R11, R12).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pando_mds_core::Namespace;
 use pando_mds_core::api::{Located, Outcome as Decided};
 use pando_mds_core::{DeltaSlices, Export as Copying};
@@ -12,10 +15,33 @@ use super::reply::crossings_to_proto;
 use super::{Subtree, turn};
 
 /// Runs nothing from now on; answered when all that ran is durable.
-pub(crate) struct Freeze(pub oneshot::Sender<Result<(), Error>>);
+pub(crate) struct Freeze {
+    pub reply: oneshot::Sender<Result<(), Error>>,
+    pub token: Token,
+    /// Whoever opens the subtree next goes on with them.
+    pub purges_may_go_on: bool,
+}
 
-/// Runs again.
-pub(crate) struct Thaw;
+/// Runs again, if this token froze it.
+pub(crate) struct Thaw(pub Token);
+
+/// Who froze a subtree; whether it stays so.
+#[derive(Clone, Default)]
+pub(crate) struct Token(Arc<AtomicBool>);
+
+impl Token {
+    pub fn keep(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 /// The frozen subtree ends here; its cache is handed out.
 pub(crate) struct Release(pub oneshot::Sender<Namespace>);
@@ -64,8 +90,8 @@ pub(super) enum Frost {
     #[default]
     Running,
     /// Waits for what is under way.
-    Draining(oneshot::Sender<Result<(), Error>>),
-    Frozen,
+    Draining(Freeze),
+    Frozen(Token),
 }
 
 /// A copy of the cache under way.
@@ -78,36 +104,51 @@ pub(super) enum Copy {
 }
 
 impl Subtree {
-    pub(super) fn freeze(&mut self, Freeze(reply): Freeze) {
+    pub(super) fn freeze(&mut self, freeze: Freeze) {
         if self.ending.is_some() || !matches!(self.frost, Frost::Running) {
             let message = format!("{} is being split, merged or moved: try again afterwards", self.own.subtree);
-            let _ = reply.send(Err(Error::new(Reason::InUse, message)));
-            return;
+            let _ = freeze.reply.send(Err(Error::new(Reason::InUse, message)));
+        } else if !self.is_quiet(freeze.purges_may_go_on) {
+            // Nobody waits for that while nothing is served.
+            let message = format!("{} has files on their way to objects, or being cut", self.own.subtree);
+            let _ = freeze.reply.send(Err(Error::new(Reason::Unavailable, message)));
+        } else {
+            self.frost = Frost::Draining(freeze);
         }
-        self.frost = Frost::Draining(reply);
     }
 
-    pub(super) fn thaw(&mut self) {
-        self.frost = Frost::Running;
+    fn is_quiet(&self, purges_may_go_on: bool) -> bool {
+        if purges_may_go_on { self.namespace.is_quiet_but_for_purges() } else { self.namespace.is_quiet() }
+    }
+
+    pub(super) fn thaw(&mut self, Thaw(token): Thaw) {
+        let by_this = match &self.frost {
+            Frost::Running => false,
+            Frost::Draining(freeze) => freeze.token.is(&token),
+            Frost::Frozen(by) => by.is(&token),
+        };
+        if by_this {
+            self.frost = Frost::Running;
+        }
     }
 
     /// At the end of a turn: is all durable that ran?
     pub(super) fn look_if_drained(&mut self) {
+        let Frost::Draining(freeze) = &self.frost else { return };
         let busy = self.ending.is_some()
             || self.commits_in_flight > 0
             || !self.events.is_empty()
             || !self.pipeline.is_idle()
-            || !self.namespace.is_quiet()
+            || !self.is_quiet(freeze.purges_may_go_on)
             || self.routes.is_raising();
         if busy {
             return;
         }
-        if let Frost::Draining(_) = &self.frost
-            && let Frost::Draining(reply) = std::mem::replace(&mut self.frost, Frost::Frozen)
-            && reply.send(Ok(())).is_err()
+        if let Frost::Draining(freeze) = std::mem::take(&mut self.frost)
+            // If nobody waits any more it goes on.
+            && freeze.reply.send(Ok(())).is_ok()
         {
-            // Nobody waits any more.
-            self.frost = Frost::Running;
+            self.frost = Frost::Frozen(freeze.token);
         }
     }
 
@@ -116,7 +157,7 @@ impl Subtree {
     }
 
     pub(super) fn hand_out(&mut self, Release(reply): Release) {
-        if !matches!(self.frost, Frost::Frozen) || self.ending.is_some() {
+        if !matches!(self.frost, Frost::Frozen(_)) || self.ending.is_some() {
             return;
         }
         let config = self.namespace.config().clone();

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::api::{Crossings, Reads};
 use pando_mon_client::MapWatch;
 use pando_proto::mds::{OperationResult, Redirect, operation_result};
-use pando_proto::{Epoch, Error, Rank, SubtreeId};
+use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId};
 use smallvec::SmallVec;
 
 use super::job::Job;
@@ -22,6 +23,8 @@ use crate::io::{Mons, Peers};
 const MAX_WAITING: usize = 1024;
 /// For one rank to confirm that it has a map.
 const CONFIRM: Duration = Duration::from_secs(1);
+/// For all of them.
+const CONFIRM_ALL: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(20);
 const MAP_WAIT: Duration = Duration::from_secs(10);
 
@@ -93,7 +96,8 @@ impl Subtree {
             drop((crossings, reads));
             self.runnable.push_back(job);
         }
-        self.runnable.extend(self.routes.queue.pop_front());
+        // Those that still want to queue up again.
+        self.runnable.extend(self.routes.queue.drain(..));
     }
 
     /// The operation goes on in other subtrees: the client is told the way.
@@ -132,9 +136,14 @@ async fn raise(
 ) -> Result<SmallVec<[SubtreeId; 2]>, Error> {
     let epoch = mons.raise_routes(subtrees.to_vec()).await?;
     let map = maps.wait_for(epoch, MAP_WAIT).await?;
-    for (rank, incarnation) in owners(&map, &subtrees) {
-        confirm(&peers, &maps, rank, incarnation, epoch).await;
-    }
+    let confirming =
+        owners(&map, &subtrees).into_iter().map(|(rank, incarnation)| confirm(&peers, &maps, rank, incarnation, epoch));
+    let confirmed = tokio::time::timeout(CONFIRM_ALL, join_all(confirming)).await;
+    // Raised for nothing does no harm.
+    confirmed.map_err(|_| {
+        let message = "a rank that serves a subtree below did not confirm the change of its path: nothing was changed";
+        Error::new(Reason::Unavailable, message)
+    })?;
     Ok(subtrees)
 }
 

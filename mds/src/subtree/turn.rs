@@ -271,6 +271,7 @@ impl Subtree {
             seen,
             bytes,
             ways: [0, 0],
+            asked: self.own.subtree.0,
             routes: SmallVec::new(),
         }
     }
