@@ -504,7 +504,6 @@ proptest! {
             let reread = Command::from_bytes(&command.to_bytes()).unwrap();
             let mut twin = map.clone();
             let result = step(&mut map, &command);
-            if let Ok(r) = &result { if twin.epoch != r.epoch { eprintln!("OK {}", format!("{command:?}").chars().take(14).collect::<String>()); } }
             prop_assert_eq!(twin.apply(&reread), result, "deterministic");
             prop_assert_eq!(&twin, &map);
         }
