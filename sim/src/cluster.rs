@@ -1,43 +1,53 @@
-//! A simulated cluster: three mons, three OSDs, one rank, and clients with a load.
+//! A simulated cluster: three mons, three OSDs, several ranks, and clients with a load.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use pando_client::Client;
-use pando_osd::engine::Engine;
-use pando_osd::engine::memory::MemoryEngine;
-use pando_rpc::{Env, Shutdown, TokioClock};
+use pando_rpc::{Env, Shutdown};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use turmoil::Sim;
 
-use crate::disk::SimDisk;
-use crate::faults::{Fault, Schedule};
-use crate::load::{Load, Tally};
+use crate::admin::Administrator;
+use crate::board::{Board, lock};
+use crate::faults::{Fault, Hosts, Schedule};
+use crate::gate::SimClock;
+use crate::hot::{HOT, Hot};
+use crate::load::{DIRS, Load, Tally};
 use crate::net::SimNet;
+use crate::verify::verify;
 
-const MONS: u64 = 3;
-const OSDS: u64 = 3;
+pub(crate) const MONS: u64 = 3;
+pub(crate) const OSDS: u64 = 3;
 const MON_PORT: u16 = 7100;
 const DAEMON_PORT: u16 = 7200;
-const ENGINE_BYTES: u64 = 1 << 30;
 /// Wall clock at the start of every run.
 const WALL_START_NANOS: i64 = 1_700_000_000_000_000_000;
 /// A call gives up after this long: longer than any fault lasts, so that outcomes are nearly always known.
 const CALL_DEADLINE: Duration = Duration::from_secs(90);
+/// The same of a client that is to give up now and then, for answers that never come.
+const HASTY_DEADLINE: Duration = Duration::from_secs(3);
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Decides everything.
     pub seed: u64,
+    /// Ranks.
+    pub ranks: u32,
     /// Clients, each with its own tree.
     pub clients: u64,
+    /// Clients that meet on the same names.
+    pub hot_clients: u64,
     /// Operations of each.
     pub steps: u64,
-    /// Faults while they run.
+    /// Faults while they run, beside those that come with the steps of the administrator.
     pub faults: u32,
+    /// Steps of the administrator.
+    pub moves: u64,
     /// Longest virtual time.
     pub limit: Duration,
 }
@@ -45,110 +55,185 @@ pub struct Plan {
 impl Plan {
     /// A short run with some of every fault.
     pub fn short(seed: u64) -> Self {
-        Self { seed, clients: 2, steps: 150, faults: 4, limit: Duration::from_secs(600) }
+        Self {
+            seed,
+            ranks: 3,
+            clients: 2,
+            hot_clients: 2,
+            steps: 100,
+            faults: 4,
+            moves: 20,
+            limit: Duration::from_secs(900),
+        }
+    }
+
+    fn hosts(&self) -> Hosts {
+        Hosts { mons: MONS, osds: OSDS, ranks: self.ranks, clients: self.clients + self.hot_clients }
     }
 }
 
 /// What came of a run. Two runs of one plan are equal to the last bit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What each client did.
-    pub tallies: Vec<Tally>,
+    /// What each client, and the administrator, did.
+    pub tallies: BTreeMap<String, Tally>,
     /// Virtual time it took.
     pub elapsed: Duration,
     /// Faults as they were injected.
     pub faults: Vec<Fault>,
-}
-
-struct Shared {
-    mon_disks: Vec<SimDisk>,
-    engines: Vec<Arc<dyn Engine>>,
-    tallies: Mutex<Vec<Option<Tally>>>,
-    /// Counts process starts: a boot id each.
-    boots: AtomicU64,
+    /// What those saw who met.
+    pub histories: BTreeMap<String, Vec<crate::history::Event>>,
 }
 
 /// One run at a time in a process: see [`align_task_ids`].
 static RUNNING: Mutex<()> = Mutex::new(());
 
-/// Runs a plan on a fresh thread of its own (tokio's and turmoil's thread-locals start afresh).
-///
-/// Errors: what a client found wrong, with the seed to repeat it.
-pub fn run(plan: Plan) -> Result<Outcome, String> {
-    let _alone = RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let seed = plan.seed;
-    let thread = std::thread::Builder::new().name(format!("sim-{seed}")).stack_size(8 << 20);
-    let joined = thread.spawn(move || run_here(&plan)).map_err(|error| error.to_string())?.join();
-    let outcome = joined.unwrap_or_else(|panic| {
+thread_local! {
+    /// Panics of tasks on this thread, which tokio swallows.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // At the end of a thread there is nowhere to note it.
+            let _ = PANICS.try_with(|panics| panics.borrow_mut().push(panic.to_string()));
+            before(panic);
+        }));
+    });
+}
+
+/// Runs a simulation on a fresh thread of its own (tokio's and turmoil's thread-locals start afresh).
+pub(crate) fn on_a_fresh_thread<T: Send + 'static>(
+    name: String,
+    run: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let _alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    note_panics();
+    let thread = std::thread::Builder::new().name(name).stack_size(8 << 20);
+    let run = move || {
+        align_task_ids();
+        let outcome = run();
+        match PANICS.take().first() {
+            Some(panic) => Err(format!("a task panicked: {panic}")),
+            None => outcome,
+        }
+    };
+    let joined = thread.spawn(run).map_err(|error| error.to_string())?.join();
+    joined.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         Err(text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())
-    });
+    })
+}
+
+/// Runs a plan.
+///
+/// Errors: what a client or a check found wrong, with the seed to repeat it.
+pub fn run(plan: Plan) -> Result<Outcome, String> {
+    let seed = plan.seed;
+    let outcome = on_a_fresh_thread(format!("sim-{seed}"), move || run_here(&plan));
     outcome.map_err(|error| format!("{error}\nrepeat it with PANDO_SIM_SEED={seed} cargo test -p pando-sim"))
 }
 
-fn run_here(plan: &Plan) -> Result<Outcome, String> {
-    align_task_ids();
-    let mut dice = ChaCha8Rng::seed_from_u64(plan.seed);
-    let mut builder = turmoil::Builder::new();
-    builder
-        .rng_seed(plan.seed)
-        .epoch(std::time::UNIX_EPOCH + Duration::from_nanos(WALL_START_NANOS as u64))
-        .simulation_duration(plan.limit)
-        .tick_duration(Duration::from_millis(1))
-        .min_message_latency(Duration::from_micros(100))
-        .max_message_latency(Duration::from_millis(dice.random_range(2..20)))
-        .tcp_capacity(100_000);
-    let mut sim = builder.build();
-    let shared = Arc::new(Shared {
-        mon_disks: (0..MONS).map(|mon| SimDisk::new(plan.seed.wrapping_add(mon))).collect(),
-        engines: (0..OSDS).map(|_| Arc::new(MemoryEngine::new(ENGINE_BYTES)) as Arc<dyn Engine>).collect(),
-        tallies: Mutex::new(vec![None; plan.clients as usize]),
-        boots: AtomicU64::new(plan.seed << 16),
-    });
-    for mon in 1..=MONS {
-        add_mon(&mut sim, &shared, plan.seed, mon);
-    }
-    for osd in 1..=OSDS {
-        add_osd(&mut sim, &shared, osd);
-    }
-    add_rank(&mut sim, &shared);
-    for client in 0..plan.clients {
-        add_client(&mut sim, &shared, plan, client);
-    }
-    let faults = drive(&mut sim, &shared, plan, &mut dice)?;
-    let tallies = shared.tallies.lock().map_err(|error| error.to_string())?.clone();
-    let tallies = tallies.into_iter().collect::<Option<Vec<_>>>().ok_or("a client ended without a tally")?;
-    Ok(Outcome { tallies, elapsed: sim.elapsed(), faults })
+/// A cluster that is not yet running.
+pub(crate) struct Cluster {
+    pub sim: Sim<'static>,
+    pub board: Arc<Board>,
+    pub schedule: Schedule,
 }
 
-fn drive(sim: &mut Sim<'_>, shared: &Shared, plan: &Plan, dice: &mut ChaCha8Rng) -> Result<Vec<Fault>, String> {
-    let mut schedule = Schedule::new(plan.faults, dice);
-    loop {
-        for fault in schedule.due(sim.elapsed()) {
-            if let Fault::Crash(host) = &fault
-                && let Some(mon) = host.strip_prefix("mon-").and_then(|number| number.parse::<usize>().ok())
-            {
-                shared.mon_disks[mon - 1].power_cut();
+impl Cluster {
+    pub fn new(seed: u64, limit: Duration, latency: Duration, hosts: Hosts, board: Board) -> Self {
+        let mut sim = turmoil::Builder::new()
+            .rng_seed(seed)
+            .epoch(std::time::UNIX_EPOCH + Duration::from_nanos(WALL_START_NANOS as u64))
+            .simulation_duration(limit)
+            .tick_duration(Duration::from_millis(1))
+            .min_message_latency(Duration::from_micros(100))
+            .max_message_latency(latency)
+            .tcp_capacity(100_000)
+            .build();
+        let board = Arc::new(board);
+        for mon in 1..=MONS {
+            add_mon(&mut sim, &board, seed, mon);
+        }
+        for osd in 1..=OSDS {
+            add_osd(&mut sim, &board, osd);
+        }
+        for rank in 0..hosts.ranks {
+            add_rank(&mut sim, &board, rank);
+        }
+        Self { sim, board, schedule: Schedule::default() }
+    }
+
+    /// Runs until all clients have ended.
+    pub fn drive(&mut self) -> Result<(), String> {
+        loop {
+            for (delay, window) in self.board.take_orders() {
+                self.schedule.add(self.sim.elapsed() + delay, window);
             }
-            fault.apply(sim);
-        }
-        match sim.step() {
-            Ok(true) => return Ok(schedule.done()),
-            Ok(false) => {}
-            Err(error) => return Err(format!("after {:?} and {:?}: {error}", sim.elapsed(), schedule.done())),
+            self.schedule.run(&mut self.sim, &self.board);
+            if self.board.working() == 0 && !self.board.is_healed() {
+                self.schedule.heal(&mut self.sim, &self.board);
+                self.board.heal();
+            }
+            match self.sim.step() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    let (at, faults) = (self.sim.elapsed(), self.schedule.done());
+                    return Err(format!("after {at:?} and {faults:?}: {error}"));
+                }
+            }
         }
     }
 }
 
-fn env() -> Env {
+fn run_here(plan: &Plan) -> Result<Outcome, String> {
+    let mut dice = ChaCha8Rng::seed_from_u64(plan.seed);
+    let hosts = plan.hosts();
+    let latency = Duration::from_millis(dice.random_range(2..20));
+    let names = host_names(&hosts, &["admin", "verifier"]);
+    let workers = hosts.clients + 1;
+    let board = Board::new(plan.seed, MONS, OSDS, &names, workers, hosts.clients);
+    let mut cluster = Cluster::new(plan.seed, plan.limit, latency, hosts, board);
+    cluster.schedule = Schedule::new(plan.faults, &hosts, &mut dice);
+    for client in 0..plan.clients {
+        add_load(&mut cluster, plan, client);
+    }
+    for client in plan.clients..hosts.clients {
+        add_hot(&mut cluster, plan, client);
+    }
+    add_administrator(&mut cluster, plan);
+    add_verifier(&mut cluster);
+    cluster.drive()?;
+    let tallies = lock(&cluster.board.tallies).clone();
+    let histories = lock(&cluster.board.histories).clone();
+    Ok(Outcome { tallies, elapsed: cluster.sim.elapsed(), faults: cluster.schedule.done(), histories })
+}
+
+/// Names of all hosts.
+pub(crate) fn host_names(hosts: &Hosts, others: &[&str]) -> Vec<String> {
+    let mons = (1..=hosts.mons).map(|mon| format!("mon-{mon}"));
+    let osds = (1..=hosts.osds).map(|osd| format!("osd-{osd}"));
+    let ranks = (0..hosts.ranks).map(|rank| format!("mds-{rank}"));
+    let clients = (0..hosts.clients).map(|client| format!("client-{client}"));
+    mons.chain(osds).chain(ranks).chain(clients).chain(others.iter().map(|other| (*other).to_owned())).collect()
+}
+
+/// To be called on the host.
+pub(crate) fn env(board: &Board, host: &str) -> Env {
+    let gate = board.gate(host);
     Env {
-        net: Arc::new(SimNet::new(DAEMON_PORT)),
-        clock: Arc::new(TokioClock::new(WALL_START_NANOS)),
+        net: Arc::new(SimNet::new(DAEMON_PORT, gate.clone())),
+        clock: Arc::new(SimClock::new(gate, WALL_START_NANOS)),
         shutdown: Shutdown::default(),
     }
 }
 
-fn mons() -> Vec<String> {
+pub(crate) fn mons() -> Vec<String> {
     (1..=MONS).map(|mon| format!("mon-{mon}:{MON_PORT}")).collect()
 }
 
@@ -156,11 +241,12 @@ fn loopback(port: u16) -> std::net::SocketAddr {
     std::net::SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn add_mon(sim: &mut Sim<'_>, shared: &Arc<Shared>, seed: u64, id: u64) {
-    let shared = Arc::clone(shared);
-    sim.host(format!("mon-{id}"), move || {
-        let disk = shared.mon_disks[id as usize - 1].clone();
+fn add_mon(sim: &mut Sim<'_>, board: &Arc<Board>, seed: u64, id: u64) {
+    let (board, host) = (Arc::clone(board), format!("mon-{id}"));
+    sim.host(host.clone(), move || {
+        let (board, host) = (Arc::clone(&board), host.clone());
         async move {
+            let disk = board.mon_disks[id as usize - 1].clone();
             let storage = pando_mon::Storage::Backend(Box::new(disk.backend()));
             let mut config = pando_mon::Config::new(id, loopback(MON_PORT), storage);
             config.peers = (1..=MONS).zip(mons()).collect();
@@ -169,71 +255,149 @@ fn add_mon(sim: &mut Sim<'_>, shared: &Arc<Shared>, seed: u64, id: u64) {
             config.data_pool = pando_mon::PoolSpec::new(3, 4);
             config.election_seed = Some(seed.wrapping_mul(31).wrapping_add(id));
             config.compact_every = 50;
-            let handle = pando_mon::start(config, env()).await?;
+            let handle = pando_mon::start(config, env(&board, &host)).await?;
             handle.join().await;
             Ok(())
         }
     });
 }
 
-fn add_osd(sim: &mut Sim<'_>, shared: &Arc<Shared>, osd: u64) {
-    let shared = Arc::clone(shared);
-    sim.host(format!("osd-{osd}"), move || {
-        let engine = Arc::clone(&shared.engines[osd as usize - 1]);
+fn add_osd(sim: &mut Sim<'_>, board: &Arc<Board>, osd: u64) {
+    let (board, host) = (Arc::clone(board), format!("osd-{osd}"));
+    sim.host(host.clone(), move || {
+        let (board, host) = (Arc::clone(&board), host.clone());
         async move {
+            let engine = Arc::clone(&board.engines[osd as usize - 1]);
             let storage = pando_osd::Storage::Engine { engine, uuid: [osd as u8; 16] };
             let mut config = pando_osd::Config::new(mons(), loopback(DAEMON_PORT), storage);
-            config.advertise = Some(format!("osd-{osd}:{DAEMON_PORT}"));
-            config.host = format!("osd-{osd}");
+            config.advertise = Some(format!("{host}:{DAEMON_PORT}"));
+            config.host.clone_from(&host);
             config.inline_io = true;
-            let handle = pando_osd::start(config, env()).await?;
+            let handle = pando_osd::start(config, env(&board, &host)).await?;
             handle.join().await;
             Ok(())
         }
     });
 }
 
-fn add_rank(sim: &mut Sim<'_>, shared: &Arc<Shared>) {
-    let shared = Arc::clone(shared);
-    sim.host("mds-0", move || {
-        let boot = shared.boots.fetch_add(1, Ordering::Relaxed);
+fn add_rank(sim: &mut Sim<'_>, board: &Arc<Board>, rank: u32) {
+    let (board, host) = (Arc::clone(board), format!("mds-{rank}"));
+    sim.host(host.clone(), move || {
+        let (board, host) = (Arc::clone(&board), host.clone());
         async move {
             let config = pando_mds::Config {
                 mons: mons(),
                 listen: loopback(DAEMON_PORT),
-                advertise: format!("mds-0:{DAEMON_PORT}"),
+                advertise: format!("{host}:{DAEMON_PORT}"),
+                rank,
                 cache_bytes: 1 << 20,
-                boot_seed: Some(boot),
-                ..pando_mds::Config::default()
+                boot_seed: Some(board.boot()),
             };
-            let handle = pando_mds::start(config, env()).await?;
-            handle.join().await;
+            let (gate, env) = (board.gate(&host), env(&board, &host));
+            let main = async move {
+                loop {
+                    match pando_mds::start(config.clone(), env.clone()).await {
+                        Ok(handle) => return handle.join().await,
+                        // A supervisor would start it again.
+                        Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
+                        Err(error) => panic!("a rank does not start: {error}"),
+                    }
+                }
+            };
+            gate.run(main).await;
             Ok(())
         }
     });
 }
 
-fn add_client(sim: &mut Sim<'_>, shared: &Arc<Shared>, plan: &Plan, number: u64) {
-    let (shared, seed, steps) = (Arc::clone(shared), plan.seed, plan.steps);
-    sim.client(format!("client-{number}"), async move {
-        let Env { net, clock, .. } = env();
-        let client = connect(net, clock).await?;
+fn add_load(cluster: &mut Cluster, plan: &Plan, number: u64) {
+    let (board, seed, steps, host) = (Arc::clone(&cluster.board), plan.seed, plan.steps, format!("client-{number}"));
+    cluster.sim.client(host.clone(), async move {
+        let client = connect(&board, &host, CALL_DEADLINE).await?;
         let mut load = Load::new(client.clone(), number, seed);
         load.run(steps).await?;
-        if let Ok(mut tallies) = shared.tallies.lock() {
-            tallies[number as usize] = Some(load.tally.clone());
+        board.worked();
+        board.healed().await;
+        let files = load.look_at_all().await?;
+        lock(&board.files).extend(files);
+        lock(&board.tallies).insert(host, load.tally.clone());
+        drop(load);
+        client.close().await?;
+        board.checked();
+        Ok(())
+    });
+}
+
+fn add_hot(cluster: &mut Cluster, plan: &Plan, number: u64) {
+    let (board, seed, steps, host) = (Arc::clone(&cluster.board), plan.seed, plan.steps, format!("client-{number}"));
+    let last = number + 1 == plan.hosts().clients;
+    cluster.sim.client(host.clone(), async move {
+        let client = connect(&board, &host, CALL_DEADLINE).await?;
+        // The last one is in a hurry.
+        let hasty = if last { HASTY_DEADLINE } else { CALL_DEADLINE };
+        let mut hot = Hot::new(client.with_deadline(hasty), number, seed, Arc::clone(&board));
+        hot.run(steps).await?;
+        board.worked();
+        board.healed().await;
+        hot.look_at_all().await?;
+        lock(&board.tallies).insert(host, hot.tally.clone());
+        drop(hot);
+        client.close().await?;
+        board.checked();
+        Ok(())
+    });
+}
+
+fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
+    let (board, plan) = (Arc::clone(&cluster.board), plan.clone());
+    cluster.sim.client("admin", async move {
+        let client = connect(&board, "admin", CALL_DEADLINE).await?;
+        if let Some(mon) = client.mon() {
+            // Its decisions hang on loads, which are no part of what a seed decides.
+            mon.admin().set_setting("balancer_mode", "0").await.map_err(|error| error.to_string())?;
         }
+        let loads = (0..plan.clients).flat_map(|number| {
+            let below = DIRS.iter().map(move |dir| format!("/load-{number}/{dir}"));
+            std::iter::once(format!("/load-{number}")).chain(below)
+        });
+        let mut administrator = Administrator {
+            client: client.with_deadline(Duration::from_secs(10)),
+            net: env(&board, "admin").net,
+            board: Arc::clone(&board),
+            hosts: plan.hosts(),
+            dirs: loads.chain(HOT.map(str::to_owned)).collect(),
+            dice: Administrator::dice(plan.seed),
+            draining: None,
+            tally: Tally::default(),
+        };
+        administrator.run(plan.moves).await;
+        board.worked();
+        board.healed().await;
+        lock(&board.tallies).insert("admin".to_owned(), administrator.tally.clone());
+        drop(administrator);
         client.close().await?;
         Ok(())
     });
 }
 
-/// Connects; the cluster may still be coming up.
-async fn connect(net: Arc<dyn pando_rpc::Net>, clock: Arc<dyn pando_rpc::Clock>) -> Result<Client, String> {
+fn add_verifier(cluster: &mut Cluster) {
+    let board = Arc::clone(&cluster.board);
+    cluster.sim.client("verifier", async move {
+        board.all_checked().await;
+        let client = connect(&board, "verifier", CALL_DEADLINE).await?;
+        verify(&client, &board).await?;
+        client.close().await?;
+        Ok(())
+    });
+}
+
+/// Connects from a host; the cluster may still be coming up.
+pub(crate) async fn connect(board: &Board, host: &str, deadline: Duration) -> Result<Client, String> {
+    let Env { net, clock, .. } = env(board, host);
     let mut last = String::new();
     for _ in 0..20 {
         let builder = Client::builder(mons()).net(Arc::clone(&net)).clock(Arc::clone(&clock));
-        match builder.deadline(CALL_DEADLINE).description("sim").connect().await {
+        match builder.deadline(deadline).description("sim").connect().await {
             Ok(client) => return Ok(client),
             Err(error) => last = error.to_string(),
         }

@@ -1,29 +1,49 @@
-//! One simulated client: random operations in its own tree, each checked against the [`Model`].
+//! One simulated client: random operations in directories of its own, each checked against the [`Model`].
+//!
+//! Many of them show it when they are done twice (I4): an exchange, an append, a creation that must be the first.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use pando_client::Client;
+use pando_client::{Client, Error, File, OpenOptions};
 use pando_proto::Errno;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use crate::model::{Entry, Model};
 
-/// Names that the operations choose from: few, so that they meet.
-const NAMES: u32 = 12;
+/// Directories of a load; each may become a subtree.
+pub(crate) const DIRS: [&str; 4] = ["d0", "d1", "d1/sub", "d2"];
+/// The directory that is renamed now and then, and its two names.
+const MOVING: [&str; 2] = ["d1", "e1"];
+/// Names that the operations choose from in each directory: few, so that they meet.
+const NAMES: u32 = 4;
 /// One write in this many is larger than any inline limit.
 const LARGE_ONE_IN: u32 = 8;
-
 /// Longest pause between two operations: a run has to last as long as its faults.
-const MOST_PAUSE_MILLIS: u64 = 250;
+const MOST_PAUSE_MILLIS: u64 = 200;
+/// What a write in one step holds at most.
+const INLINE: usize = 4096;
 
 /// What a load has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Acknowledged operations by name.
-    pub done: BTreeMap<&'static str, u64>,
+    /// Operations by name and outcome.
+    pub done: BTreeMap<String, u64>,
     /// Operations that failed without a known outcome.
     pub unknown: u64,
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, what: &str) {
+        *self.done.entry(what.to_owned()).or_default() += 1;
+    }
+}
+
+/// A file without a name, and what it holds.
+struct Held {
+    file: File,
+    data: Vec<u8>,
 }
 
 /// A client's load, its tree and its oracle.
@@ -33,8 +53,15 @@ pub struct Load {
     model: Model,
     dice: ChaCha8Rng,
     counter: u64,
+    /// Which of its two names the moving directory has.
+    moved: usize,
+    held: Option<Held>,
     /// What it did.
     pub tally: Tally,
+}
+
+fn never_happened(error: &Error) -> bool {
+    !error.outcome_is_unknown() && error.is_retryable()
 }
 
 impl Load {
@@ -42,55 +69,92 @@ impl Load {
     pub fn new(client: Client, number: u64, seed: u64) -> Self {
         let dice = ChaCha8Rng::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9));
         let dir = format!("/load-{number}");
-        Self { client, dir, model: Model::default(), dice, counter: 0, tally: Tally::default() }
+        Self { client, dir, model: Model::default(), dice, counter: 0, moved: 0, held: None, tally: Tally::default() }
     }
 
-    /// Makes the tree, then runs `steps` operations, then looks at everything once more.
+    /// Makes the tree, then runs `steps` operations.
     ///
     /// Errors: a sentence that says what was wrong.
     pub async fn run(&mut self, steps: u64) -> Result<(), String> {
-        self.client.create_dir_all(&self.dir).await.map_err(|error| format!("mkdir {}: {error}", self.dir))?;
+        for dir in DIRS {
+            let path = format!("{}/{dir}", self.dir);
+            self.client.create_dir_all(&path).await.map_err(|error| format!("mkdir {path}: {error}"))?;
+        }
         for _ in 0..steps {
-            let pause = std::time::Duration::from_millis(self.dice.random_range(0..MOST_PAUSE_MILLIS));
+            let pause = Duration::from_millis(self.dice.random_range(0..MOST_PAUSE_MILLIS));
             tokio::time::sleep(pause).await;
             self.step().await?;
         }
-        self.look_at_all().await
+        Ok(())
     }
 
-    /// Compares the whole tree with the model.
+    /// Compares the whole tree with the model. What has to be there, by path.
     ///
     /// Errors: as [`run`](Self::run).
-    pub async fn look_at_all(&mut self) -> Result<(), String> {
+    pub async fn look_at_all(&mut self) -> Result<BTreeMap<String, Vec<u8>>, String> {
+        if let Some(held) = self.held.take() {
+            self.read_held(&held).await?;
+            held.file.close().await.map_err(|error| format!("close: {error}"))?;
+        }
         for name in self.model.names() {
             self.read(&name).await?;
         }
+        for dir in DIRS {
+            let seen = self.list(dir).await?;
+            let files = self.model.names().into_iter().filter(|name| self.model.is(name) != Some(Entry::Absent));
+            let files = files.chain(DIRS.iter().map(|dir| (*dir).to_owned()));
+            let mut want: Vec<String> = files
+                .filter_map(|name| name.rsplit_once('/').filter(|(at, _)| *at == dir).map(|(_, name)| name.to_owned()))
+                .collect();
+            want.sort();
+            if seen != want {
+                return Err(format!("{}/{dir}: listed {seen:?}, expected {want:?}", self.dir));
+            }
+        }
+        let names = self.model.names();
+        let files = names.into_iter().filter_map(|name| match self.model.is(&name) {
+            Some(Entry::File(data)) => Some((self.path(&name), data)),
+            _ => None,
+        });
+        Ok(files.collect())
+    }
+
+    async fn list(&self, dir: &str) -> Result<Vec<String>, String> {
         let mut seen = Vec::new();
-        let mut listing = self.client.read_dir(&self.dir).await.map_err(|error| format!("list: {error}"))?;
-        while let Some(entry) = listing.next_entry().await.map_err(|error| format!("list: {error}"))? {
+        let path = self.path(dir);
+        let mut listing = self.client.read_dir(&path).await.map_err(|error| format!("list {path}: {error}"))?;
+        while let Some(entry) = listing.next_entry().await.map_err(|error| format!("list {path}: {error}"))? {
             seen.push(String::from_utf8_lossy(entry.name()).into_owned());
         }
-        let want: Vec<String> =
-            self.model.names().into_iter().filter(|name| self.model.is(name) != Some(Entry::Absent)).collect();
-        if seen == want { Ok(()) } else { Err(format!("{}: listed {seen:?}, expected {want:?}", self.dir)) }
+        Ok(seen)
     }
 
     async fn step(&mut self) -> Result<(), String> {
         let (name, other) = (self.name(), self.name());
-        match self.dice.random_range(0..10) {
-            0..=3 => self.write(&name).await,
-            4..=5 => self.unlink(&name).await,
-            6..=7 if name != other => self.rename(&name, &other).await,
+        match self.dice.random_range(0..24) {
+            0..=5 => self.write(&name).await,
+            6..=7 => self.append(&name).await,
+            8..=9 => self.create_new(&name).await,
+            10..=12 => self.unlink(&name).await,
+            13..=15 if name != other => self.rename(&name, &other).await,
+            16..=18 if name != other => self.exchange(&name, &other).await,
+            19 => self.move_directory().await,
+            20..=21 => self.hold(&name).await,
             _ => self.read(&name).await,
         }
     }
 
     fn name(&mut self) -> String {
-        format!("f{:02}", self.dice.random_range(0..NAMES))
+        let dir = DIRS[self.dice.random_range(0..DIRS.len())];
+        format!("{dir}/f{}", self.dice.random_range(0..NAMES))
     }
 
+    /// The path of a name of the model.
     fn path(&self, name: &str) -> String {
-        format!("{}/{name}", self.dir)
+        match name.strip_prefix(MOVING[0]) {
+            Some(rest) => format!("{}/{}{rest}", self.dir, MOVING[self.moved]),
+            None => format!("{}/{name}", self.dir),
+        }
     }
 
     fn content(&mut self) -> Vec<u8> {
@@ -103,70 +167,194 @@ impl Load {
         stamp.iter().copied().cycle().take(length).collect()
     }
 
+    /// What became of an operation that was to leave `after`: an error says what was wrong with that.
+    fn settle(
+        &mut self,
+        what: &str,
+        result: Result<(), Error>,
+        after: &[(&str, Entry)],
+        refused: impl FnOnce(&mut Model, &Error) -> Result<(), String>,
+    ) -> Result<(), String> {
+        match result {
+            Ok(()) => {
+                self.tally.count(what);
+                for (name, entry) in after {
+                    self.model.set(name, entry.clone());
+                }
+                Ok(())
+            }
+            Err(error) if error.outcome_is_unknown() => {
+                self.tally.unknown += 1;
+                for (name, entry) in after {
+                    self.model.set_maybe(name, entry.clone());
+                }
+                Ok(())
+            }
+            Err(error) if never_happened(&error) => {
+                self.tally.count(&format!("{what}: never sent"));
+                Ok(())
+            }
+            // Between subtrees, as long as they do not do that together.
+            Err(error) if error.errno() == Errno::EXDEV => {
+                self.tally.count(&format!("{what}: EXDEV"));
+                Ok(())
+            }
+            Err(error) => {
+                self.tally.count(&format!("{what}: {}", error.errno()));
+                refused(&mut self.model, &error).map_err(|why| format!("{what}: {error}; {why}"))
+            }
+        }
+    }
+
     async fn write(&mut self, name: &str) -> Result<(), String> {
         let (path, data) = (self.path(name), self.content());
-        match self.client.write(&path, &data).await {
-            Ok(()) => {
-                self.count("write");
-                self.model.set(name, Entry::File(data));
-                Ok(())
-            }
-            // A large write is several steps (truncate, objects, size): after a failure the content is anyone's guess.
-            Err(error) if error.outcome_is_unknown() && data.len() <= 4096 => {
-                self.tally.unknown += 1;
-                self.model.set_maybe(name, Entry::File(data));
-                Ok(())
-            }
-            Err(error) => Err(format!("write {path}: {error}")),
+        let result = self.client.write(&path, &data).await;
+        // A large write is several steps (truncate, objects, size): after a failure the content is anyone's guess.
+        if data.len() > INLINE
+            && let Err(error) = &result
+        {
+            return Err(format!("large write {path}: {error}"));
         }
+        self.settle("write", result, &[(name, Entry::File(data))], |_, _| Err(path))
+    }
+
+    async fn append(&mut self, name: &str) -> Result<(), String> {
+        self.read(name).await?;
+        let (path, more) = (self.path(name), self.content());
+        let Some(before) = self.model.is(name) else { return Ok(()) };
+        let (was_there, mut data) = match before {
+            Entry::File(data) => (true, data),
+            Entry::Absent => (false, Vec::new()),
+        };
+        let at = data.len() as u64;
+        data.extend_from_slice(&more);
+        let result = self.client.append(&path, &more).await;
+        if let Ok(offset) = &result
+            && *offset != at
+        {
+            return Err(format!("append {path}: went to {offset}, the end was at {at}"));
+        }
+        if let Err(error) = &result
+            && (data.len() > INLINE || !error.outcome_is_unknown())
+        {
+            return Err(format!("append {path}: {error}"));
+        }
+        if result.is_err() && !was_there {
+            self.model.set_maybe(name, Entry::File(Vec::new()));
+        }
+        self.settle("append", result.map(|_| ()), &[(name, Entry::File(data))], |_, _| Err(path))
+    }
+
+    async fn create_new(&mut self, name: &str) -> Result<(), String> {
+        let (path, there) = (self.path(name), self.model.may_be(name));
+        let opened = OpenOptions::new().write(true).create_new(true).open(&self.client, &path).await;
+        let result = match opened {
+            Ok(file) => {
+                if !there.contains(&Entry::Absent) {
+                    return Err(format!("create {path}: it was there already"));
+                }
+                // The file stays whatever becomes of the handle.
+                let _ = file.close().await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        self.settle("create", result, &[(name, Entry::File(Vec::new()))], |_, error| {
+            match error.errno() == Errno::EEXIST && there.iter().any(|entry| *entry != Entry::Absent) {
+                true => Ok(()),
+                false => Err(format!("I4: {path} was absent before")),
+            }
+        })
     }
 
     async fn unlink(&mut self, name: &str) -> Result<(), String> {
         let result = self.client.remove_file(self.path(name)).await;
         let there = self.model.may_be(name);
-        match result {
-            Ok(()) if there.iter().all(|entry| *entry == Entry::Absent) => {
-                Err(format!("unlink {name} succeeded, but it was absent"))
-            }
-            Ok(()) => {
-                self.count("unlink");
-                self.model.set(name, Entry::Absent);
-                Ok(())
-            }
-            Err(error) if error.errno() == Errno::ENOENT => {
-                self.count("unlink absent");
-                self.model.observe(name, &Entry::Absent)
-            }
-            Err(error) if error.outcome_is_unknown() => {
-                self.tally.unknown += 1;
-                self.model.set_maybe(name, Entry::Absent);
-                Ok(())
-            }
-            Err(error) => Err(format!("unlink {name}: {error}")),
+        if result.is_ok() && there.iter().all(|entry| *entry == Entry::Absent) {
+            return Err(format!("unlink {name} succeeded, but it was absent"));
         }
+        self.settle("unlink", result, &[(name, Entry::Absent)], |model, error| match error.errno() {
+            Errno::ENOENT => model.observe(name, &Entry::Absent),
+            _ => Err("unexpected".to_owned()),
+        })
     }
 
     async fn rename(&mut self, from: &str, to: &str) -> Result<(), String> {
         // Both ends known first: an unknown outcome of a rename ties two names together.
         self.read(from).await?;
         self.read(to).await?;
-        let moved = self.model.is(from).unwrap_or(Entry::Absent);
-        match self.client.rename(self.path(from), self.path(to)).await {
-            Ok(()) if moved == Entry::Absent => Err(format!("rename {from} succeeded, but it was absent")),
-            Ok(()) => {
-                self.count("rename");
-                self.model.set(to, moved);
-                self.model.set(from, Entry::Absent);
-                Ok(())
+        let (Some(moved), Some(_)) = (self.model.is(from), self.model.is(to)) else { return Ok(()) };
+        let result = self.client.rename(self.path(from), self.path(to)).await;
+        if result.is_ok() && moved == Entry::Absent {
+            return Err(format!("rename {from} succeeded, but it was absent"));
+        }
+        self.settle("rename", result, &[(to, moved), (from, Entry::Absent)], |model, error| match error.errno() {
+            Errno::ENOENT => model.observe(from, &Entry::Absent),
+            _ => Err("unexpected".to_owned()),
+        })
+    }
+
+    async fn exchange(&mut self, one: &str, other: &str) -> Result<(), String> {
+        self.read(one).await?;
+        self.read(other).await?;
+        let (Some(first), Some(second)) = (self.model.is(one), self.model.is(other)) else { return Ok(()) };
+        let both = first != Entry::Absent && second != Entry::Absent;
+        let result = self.client.exchange(self.path(one), self.path(other)).await;
+        if result.is_ok() && !both {
+            return Err(format!("exchange {one} {other} succeeded, but one was absent"));
+        }
+        self.settle("exchange", result, &[(one, second), (other, first)], |_, error| match error.errno() {
+            Errno::ENOENT if !both => Ok(()),
+            _ => Err("unexpected".to_owned()),
+        })
+    }
+
+    /// Renames a directory with all below it, subtrees or not (R16).
+    async fn move_directory(&mut self) -> Result<(), String> {
+        let (from, to) = (MOVING[self.moved], MOVING[1 - self.moved]);
+        let result = self.client.rename(format!("{}/{from}", self.dir), format!("{}/{to}", self.dir)).await;
+        match result {
+            Ok(()) => self.moved = 1 - self.moved,
+            Err(error) if never_happened(&error) => return Ok(()),
+            // It is the root of a subtree itself: as above.
+            Err(error) if error.errno() == Errno::EXDEV => return Ok(()),
+            Err(error) => return Err(format!("rename {}/{from} to {to}: {error}", self.dir)),
+        }
+        self.tally.count("rename of a directory");
+        Ok(())
+    }
+
+    /// Opens a file and removes its name; later looks whether it still holds what it held (R19).
+    async fn hold(&mut self, name: &str) -> Result<(), String> {
+        if let Some(held) = self.held.take() {
+            self.read_held(&held).await?;
+            self.tally.count("read without a name");
+            if self.dice.random_bool(0.3) {
+                // It ends with the session if not now.
+                let _ = held.file.close().await;
+            } else {
+                self.held = Some(held);
             }
-            Err(error) if error.errno() == Errno::ENOENT => self.model.observe(from, &Entry::Absent),
-            Err(error) if error.outcome_is_unknown() => {
-                self.tally.unknown += 1;
-                self.model.set_maybe(to, moved);
-                self.model.set_maybe(from, Entry::Absent);
-                Ok(())
+            return Ok(());
+        }
+        self.read(name).await?;
+        let Some(Entry::File(data)) = self.model.is(name) else { return Ok(()) };
+        match OpenOptions::new().read(true).open(&self.client, self.path(name)).await {
+            Ok(file) => {
+                self.held = Some(Held { file, data });
+                self.unlink(name).await
             }
-            Err(error) => Err(format!("rename {from} {to}: {error}")),
+            Err(error) if error.outcome_is_unknown() || never_happened(&error) => Ok(()),
+            Err(error) => Err(format!("open {name}: {error}")),
+        }
+    }
+
+    async fn read_held(&self, held: &Held) -> Result<(), String> {
+        match held.file.read_at(0, held.data.len() + 1).await {
+            Ok(data) if data == held.data => Ok(()),
+            Ok(data) => Err(format!("R19: an open file held {} bytes, now {} others", held.data.len(), data.len())),
+            Err(error) if error.is_retryable() => Ok(()),
+            Err(error) => Err(format!("R19: an open file in {} can no longer be read: {error}", self.dir)),
         }
     }
 
@@ -174,17 +362,13 @@ impl Load {
         let seen = match self.client.read(self.path(name)).await {
             Ok(data) => Entry::File(data.to_vec()),
             Err(error) if error.errno() == Errno::ENOENT => Entry::Absent,
-            Err(error) if error.outcome_is_unknown() => {
+            Err(error) if error.outcome_is_unknown() || never_happened(&error) => {
                 self.tally.unknown += 1;
                 return Ok(());
             }
             Err(error) => return Err(format!("read {name}: {error}")),
         };
-        self.count("read");
+        self.tally.count("read");
         self.model.observe(name, &seen)
-    }
-
-    fn count(&mut self, what: &'static str) {
-        *self.tally.done.entry(what).or_default() += 1;
     }
 }

@@ -1,6 +1,6 @@
 //! What one client's own tree must look like: a naive oracle.
 //!
-//! Each client works alone in its directory, so the model is exact, but for
+//! Each client works alone in its directories, so the model is exact, but for
 //! operations whose outcome the client never learnt: those leave two states,
 //! until the next look at the path decides.
 

@@ -1,0 +1,153 @@
+//! A host as the simulation holds it from outside: it can be frozen, its connections broken, its clocks set.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use pando_rpc::Clock;
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+
+/// The handle of one host; it outlives the host's crashes.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    frozen: AtomicBool,
+    /// Everything that may have to be woken: connections, and what the host runs.
+    places: Mutex<Vec<Weak<Place>>>,
+    wall_jump_nanos: AtomicI64,
+    drift_ppm: AtomicI64,
+}
+
+/// A connection, or a process.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    broken: AtomicBool,
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Place {
+    /// Whether it was broken. Remembers whom to wake when that changes; one waker for each direction.
+    pub fn poll_broken(&self, direction: usize, cx: &Context<'_>) -> bool {
+        lock(&self.wakers)[direction] = Some(cx.waker().clone());
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    fn wake(&self) {
+        for waker in lock(&self.wakers).iter_mut().filter_map(Option::take) {
+            waker.wake();
+        }
+    }
+}
+
+impl Gate {
+    /// A gate whose boottime runs fast or slow by so many millionths.
+    pub fn new(drift_ppm: i64) -> Self {
+        let gate = Self::default();
+        gate.0.drift_ppm.store(drift_ppm, Ordering::Relaxed);
+        gate
+    }
+
+    /// Stops what runs behind it, as SIGSTOP does.
+    pub fn freeze(&self) {
+        self.0.frozen.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.0.frozen.store(false, Ordering::Relaxed);
+        self.each(|place| place.wake());
+    }
+
+    /// Breaks all connections, whatever is on its way in them.
+    pub fn reset(&self) {
+        self.each(|place| {
+            place.broken.store(true, Ordering::Relaxed);
+            place.wake();
+        });
+    }
+
+    /// Sets the wall clock by so much; boottime knows nothing of it.
+    pub fn jump(&self, nanos: i64) {
+        self.0.wall_jump_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.0.frozen.load(Ordering::Relaxed)
+    }
+
+    /// Room for something that is woken with the host.
+    pub(crate) fn place(&self) -> Arc<Place> {
+        let place = Arc::default();
+        let mut places = lock(&self.0.places);
+        places.retain(|place| place.strong_count() > 0);
+        places.push(Arc::downgrade(&place));
+        place
+    }
+
+    fn each(&self, what: impl Fn(&Place)) {
+        let places: Vec<_> = lock(&self.0.places).iter().filter_map(Weak::upgrade).collect();
+        places.iter().for_each(|place| what(place));
+    }
+
+    /// Runs a process with all its local tasks: nothing of them moves while the host is frozen.
+    pub(crate) async fn run<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> T {
+        let mut local = LocalSet::new();
+        let mut main = local.spawn_local(main);
+        let place = self.place();
+        poll_fn(move |cx| {
+            place.poll_broken(0, cx);
+            if self.is_frozen() {
+                return Poll::Pending;
+            }
+            // Pending as long as there are tasks, which is as it should be.
+            let _ = Pin::new(&mut local).poll(cx);
+            match Pin::new(&mut main).poll(cx) {
+                Poll::Ready(Ok(output)) => Poll::Ready(output),
+                Poll::Ready(Err(error)) => panic!("a process ended by itself: {error}"),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+/// The clocks of a host.
+#[derive(Debug)]
+pub(crate) struct SimClock {
+    gate: Gate,
+    start: Instant,
+    wall_start_nanos: i64,
+}
+
+impl SimClock {
+    /// To be made on the host.
+    pub fn new(gate: Gate, wall_start_nanos: i64) -> Self {
+        Self { gate, start: Instant::now(), wall_start_nanos }
+    }
+
+    fn elapsed_nanos(&self) -> i64 {
+        let nanos = i64::try_from(self.start.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        nanos + nanos / 1_000_000 * self.gate.0.drift_ppm.load(Ordering::Relaxed)
+    }
+}
+
+impl Clock for SimClock {
+    fn boottime(&self) -> Duration {
+        // One second in, so that no lease compares with zero.
+        Duration::from_secs(1) + Duration::from_nanos(self.elapsed_nanos().unsigned_abs())
+    }
+
+    fn wall_nanos(&self) -> i64 {
+        self.wall_start_nanos + self.elapsed_nanos() + self.gate.0.wall_jump_nanos.load(Ordering::Relaxed)
+    }
+}

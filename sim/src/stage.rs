@@ -1,0 +1,174 @@
+//! Directed plays: a few clients follow a script on a cluster of several ranks, and break things at the right moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use pando_client::Client;
+use pando_proto::{Error, Rank, Reason, SubtreeId};
+use pando_rpc::{Env, Net};
+
+use crate::admin;
+use crate::board::Board;
+use crate::cluster::{Cluster, MONS, OSDS, connect, env, host_names, on_a_fresh_thread};
+use crate::faults::{Fault, Hosts};
+
+/// Virtual time of a play.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Longest time that a message takes, so that a script can say what comes first.
+const LATENCY: Duration = Duration::from_millis(3);
+/// A call gives up after this long.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+/// Ranks of every play.
+const RANKS: u32 = 3;
+
+/// One player's view of the stage: its own host.
+#[derive(Clone)]
+pub struct Stage {
+    board: Arc<Board>,
+    host: String,
+    net: Arc<dyn Net>,
+}
+
+/// A player: the name of its host, and its script.
+pub type Player = (&'static str, Box<dyn FnOnce(Stage) -> LocalBoxFuture<'static, Result<(), String>> + Send>);
+
+/// Makes a player.
+pub fn player<F>(host: &'static str, script: impl FnOnce(Stage) -> F + Send + 'static) -> Player
+where
+    F: Future<Output = Result<(), String>> + 'static,
+{
+    (host, Box::new(|stage| Box::pin(script(stage))))
+}
+
+/// Runs a play.
+///
+/// Errors: what a player found wrong.
+pub fn play(seed: u64, players: Vec<Player>) -> Result<(), String> {
+    on_a_fresh_thread(format!("play-{seed}"), move || {
+        let hosts = Hosts { mons: MONS, osds: OSDS, ranks: RANKS, clients: 0 };
+        let others: Vec<&str> = players.iter().map(|(host, _)| *host).collect();
+        let board = Board::new(seed, MONS, OSDS, &host_names(&hosts, &others), 1, 0);
+        let mut cluster = Cluster::new(seed, LIMIT, LATENCY, hosts, board);
+        for (host, script) in players {
+            let board = Arc::clone(&cluster.board);
+            cluster.sim.client(host, async move {
+                let net = env(&board, host).net;
+                let stage = Stage { board, host: host.to_owned(), net };
+                script(stage).await.map_err(|error| format!("{host}: {error}"))?;
+                Ok(())
+            });
+        }
+        cluster.drive()
+    })
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Stage {
+    /// A client on this player's host. The balancer rests, and all ranks are up.
+    ///
+    /// Errors: they do not come up.
+    pub async fn connect(&self) -> Result<Client, String> {
+        let client = connect(&self.board, &self.host, DEADLINE).await?;
+        self.until("all ranks are up", || client.map().ranks.values().filter(|rank| rank.up).count() == RANKS as usize)
+            .await?;
+        if let Some(mon) = client.mon() {
+            mon.admin().set_setting("balancer_mode", "0").await.map_err(text)?;
+        }
+        Ok(client)
+    }
+
+    /// The network, clocks and so on of this player's host.
+    pub fn env(&self) -> Env {
+        env(&self.board, &self.host)
+    }
+
+    /// Does this to the cluster, at once.
+    pub async fn order(&self, fault: Fault) {
+        self.board.order(Duration::ZERO, (fault, None));
+        // The next step of the simulation begins with it.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+
+    /// Waits until it is so.
+    ///
+    /// Errors: it is not, for long.
+    pub async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), String> {
+        for _ in 0..6000 {
+            if is_so() {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Err(format!("it never came to pass that {what}"))
+    }
+
+    /// Tells the other players.
+    pub fn say(&self, word: &str) {
+        self.board.say(word);
+    }
+
+    /// Waits until a player has said so.
+    pub async fn hear(&self, word: &str) {
+        self.board.hear(word).await;
+    }
+
+    /// Splits a directory off and moves it to a rank.
+    ///
+    /// Errors: the cluster refuses for good.
+    pub async fn split_to(&self, client: &Client, path: &str, to: u32) -> Result<SubtreeId, String> {
+        let subtree = loop {
+            match admin::split(client, &self.net, path).await {
+                Ok(subtree) => break subtree,
+                Err(error) if may_come_again(&error) => tokio::time::sleep(LOOK).await,
+                Err(error) => return Err(format!("split {path}: {error}")),
+            }
+        };
+        self.until("the client knows the new subtree", || client.map().subtrees.contains_key(&subtree)).await?;
+        self.move_to(client, subtree, to).await?;
+        Ok(subtree)
+    }
+
+    /// Merges a subtree into its parent, on the parent's rank.
+    ///
+    /// Errors: the cluster refuses for good.
+    pub async fn merge(&self, client: &Client, subtree: SubtreeId) -> Result<(), String> {
+        loop {
+            match admin::merge(client, &self.net, subtree).await {
+                Ok(()) => return Ok(()),
+                Err(error) if may_come_again(&error) => tokio::time::sleep(LOOK).await,
+                Err(error) => return Err(format!("merge {subtree}: {error}")),
+            }
+        }
+    }
+
+    /// Moves a subtree, and waits until that is done.
+    ///
+    /// Errors: the cluster refuses for good.
+    pub async fn move_to(&self, client: &Client, subtree: SubtreeId, to: u32) -> Result<(), String> {
+        loop {
+            if client.map().subtrees.get(&subtree).is_some_and(|found| found.owner == Rank(to)) {
+                return Ok(());
+            }
+            let mon = client.mon().ok_or("no mon")?;
+            match mon.admin().move_subtree(subtree, Rank(to), true).await {
+                Ok(_) => {}
+                Err(error) if may_come_again(&error) => {}
+                Err(error) => return Err(format!("move {subtree}: {error}")),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+fn may_come_again(error: &Error) -> bool {
+    matches!(
+        error.reason,
+        Reason::InUse | Reason::NotOwner | Reason::Unavailable | Reason::StaleEpoch | Reason::Timeout
+    )
+}
