@@ -39,6 +39,13 @@ enum Command {
     SmallFiles(SmallFilesArgs),
     /// What this machine allows, and how near Pando is.
     Floor(FloorArgs),
+    /// A fixed experiment, with the table that it is known for.
+    #[command(subcommand)]
+    Experiment(ranks::ExperimentCommand),
+    /// How long clients wait while the subtree in which they work moves between two ranks.
+    Migrate(ranks::MigrateArgs),
+    /// How long paths are not served when the rank that serves them is killed.
+    Failover(ranks::FailoverArgs),
     /// Prints the ratios of two reports.
     Compare {
         /// The report to compare with.
@@ -239,6 +246,9 @@ impl Cli {
             Command::VerifyAcks(args) => args.run(),
             Command::SmallFiles(args) => args.run(),
             Command::Floor(args) => args.run(),
+            Command::Experiment(command) => command.run(),
+            Command::Migrate(args) => args.run(),
+            Command::Failover(args) => args.run(),
             Command::Compare { a, b } => {
                 print!("{}", compare::compare(&Report::read(&a)?, &Report::read(&b)?));
                 Ok(ExitCode::SUCCESS)

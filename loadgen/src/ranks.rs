@@ -8,13 +8,19 @@
 //! | `observe` | the load of each rank over time, and who became the owner of what |
 //! | `chaos` | moves and kills while something else runs |
 //! | `run` | a replay with all that |
-//! | `html` | the report as a page |
+//! | `work` | a steady load that remembers when it had to wait |
+//! | `html` | reports as pages |
+//! | `migrate`, `failover`, `multi_mds` | experiments |
 
 pub mod chaos;
 pub mod cluster;
+pub mod failover;
 pub mod html;
+pub mod migrate;
+pub mod multi_mds;
 pub mod observe;
 mod process;
 mod quota;
 pub mod run;
 pub mod tree;
+mod work;

@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use pando_local_cluster::MAX_MDS;
 
-use super::{ReplayArgs, TargetArgs, TargetName};
+use super::{ClusterArgs, OutputArgs, ReplayArgs, TargetArgs, TargetName};
 use crate::ranks::chaos::Kind;
 use crate::ranks::cluster::{Cluster, Plan};
 use crate::ranks::run::{self, Balancer};
+use crate::ranks::{failover, migrate, multi_mds};
 use crate::replay;
-use crate::trace::Trace;
+use crate::trace::{self, PhaseName, Trace};
 
 /// Several metadata servers, and what happens to them meanwhile.
 #[derive(Args)]
@@ -73,7 +75,7 @@ pub(super) fn replay(args: &ReplayArgs, trace: &Trace, options: &replay::Options
     let (target, ranks) = (&args.target, &args.ranks);
     ranks.check(&target.target)?;
     let extra = ranks.options();
-    let mut report = match &target.target {
+    let (mut report, _) = match &target.target {
         TargetName::Posix(_) => return target.run(&super::ReplayJob { trace, options }),
         TargetName::Pando(mons) => run::replay(mons, None, &target.pando(mons), trace, options, &extra)?,
         TargetName::Embedded => {
@@ -97,4 +99,166 @@ fn label(target: &TargetArgs, plan: Plan) -> String {
         None => format!("{} ranks", plan.ranks),
     };
     format!("{}, {own})", target.cluster.label().trim_end_matches(')'))
+}
+
+#[derive(Subcommand)]
+pub(super) enum ExperimentCommand {
+    /// The same replay with more and more ranks, each with the same share of a CPU.
+    MultiMds(MultiMdsArgs),
+}
+
+impl ExperimentCommand {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::MultiMds(args) => args.run(),
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct MultiMdsArgs {
+    /// `kernel-small`, `kernel-medium` or a file.
+    #[arg(long, default_value = "kernel-medium")]
+    trace: trace::Source,
+    /// Which phases of it, in order.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = PhaseName::ALL)]
+    phases: Vec<PhaseName>,
+    /// Numbers of ranks.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3], value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MDS)))]
+    ranks: Vec<u32>,
+    /// Numbers of clients.
+    #[arg(long, value_delimiter = ',', default_values_t = [8, 16], value_parser = clap::value_parser!(u32).range(1..=65536))]
+    clients: Vec<u32>,
+    /// So much of one CPU for each rank, by cgroups; 0 has them as threads of this process without a limit.
+    #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=100))]
+    rank_cpu: u32,
+    /// Splits each client's tree off before the clients come, and deals them over the ranks.
+    #[arg(long)]
+    spread: bool,
+    /// Sets the mode of the balancer.
+    #[arg(long, value_enum, default_value = "auto")]
+    balancer: Balancer,
+    /// How long a call of a client may take, retries included, in seconds.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    deadline: u32,
+    /// File contents follow from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Writes the report as a page that opens without a network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+impl MultiMdsArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let trace = trace::load(&self.trace)?;
+        let place = self.cluster.plan()?;
+        let options = multi_mds::Options {
+            ranks: self.ranks,
+            clients: self.clients.into_iter().map(|clients| clients as usize).collect(),
+            rank_cpu: (self.rank_cpu > 0).then_some(self.rank_cpu),
+            deadline: Duration::from_secs(self.deadline.into()),
+            replay: replay::Options {
+                threads: self.output.client_threads.into(),
+                phases: self.phases,
+                seed: self.seed,
+                trace_name: self.trace.to_string(),
+                ..replay::Options::default()
+            },
+            run: run::Options { spread: self.spread, balancer: Some(self.balancer), ..run::Options::default() },
+            cluster: place.options.clone(),
+        };
+        let report = multi_mds::run(&options, &trace, self.html.as_ref())?;
+        print!("{}", multi_mds::table(&report));
+        self.output.finish(&report)
+    }
+}
+
+/// Of the experiments with a steady load.
+#[derive(Args)]
+struct SteadyArgs {
+    /// Each with one request in flight.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    clients: u32,
+    /// Each rank gets so much of one CPU, by cgroups; it is a process then.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rank_cpu: Option<u32>,
+    /// File contents follow from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Writes the report as a page that opens without a network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Args)]
+pub(super) struct MigrateArgs {
+    /// Files in the subtree, all cached at the rank that it leaves.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    inodes: u64,
+    /// How often it moves.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    moves: u32,
+    /// Has each rank as a process of its own.
+    #[arg(long)]
+    processes: bool,
+    #[command(flatten)]
+    steady: SteadyArgs,
+}
+
+impl MigrateArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let steady = self.steady;
+        let place = steady.cluster.plan()?;
+        let report = migrate::run(&migrate::Options {
+            inodes: self.inodes,
+            clients: steady.clients as usize,
+            threads: steady.output.client_threads.into(),
+            moves: self.moves as usize,
+            seed: steady.seed,
+            cluster: place.options.clone(),
+            plan: Plan { ranks: 2, processes: self.processes, cpu_percent: steady.rank_cpu },
+            html: steady.html,
+        })?;
+        print!("{}", migrate::table(&report));
+        steady.output.finish(&report)
+    }
+}
+
+#[derive(Args)]
+pub(super) struct FailoverArgs {
+    /// Metadata servers, each a process of its own.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=i64::from(MAX_MDS)))]
+    ranks: u32,
+    /// The one to kill.
+    #[arg(long, default_value_t = 1)]
+    victim: u32,
+    #[command(flatten)]
+    steady: SteadyArgs,
+}
+
+impl FailoverArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let steady = self.steady;
+        let place = steady.cluster.plan()?;
+        let report = failover::run(&failover::Options {
+            clients: steady.clients as usize,
+            threads: steady.output.client_threads.into(),
+            victim: self.victim,
+            seed: steady.seed,
+            cluster: place.options.clone(),
+            plan: Plan { ranks: self.ranks, processes: true, cpu_percent: steady.rank_cpu },
+            html: steady.html,
+        })?;
+        print!("{}", failover::table(&report));
+        steady.output.finish(&report)
+    }
 }

@@ -142,7 +142,7 @@ pub fn replay(report: &Report, observed: &Observed) -> anyhow::Result<Page> {
     page.text("Operations per second over time; a thin line marks each migration (its name shows under the pointer).");
     page.picture(&curves(&of_each(|sample| sample.ops_per_s), &marks, "operations/s"));
     page.heading("How busy each rank was");
-    page.picture(&curves(&of_each(|sample| f64::from(sample.busy_permille) / 10.0), &marks, "% of its time"));
+    page.picture(&curves(&of_each(|sample| f64::from(sample.busy_permille) / 10.0), &[], "% of its time"));
     page.heading("Latency of operations");
     page.text("How many operations took so long, by powers of two. The height is the logarithm of the number.");
     let distribution = report.extra.get("latency_distribution").cloned().unwrap_or_default();

@@ -89,7 +89,7 @@ pub fn replay(
     trace: &Trace,
     replayed: &replay::Options,
     options: &Options,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<(Report, Observed)> {
     prepare(mons, replayed.clients, options)?;
     let cpu = || cluster.and_then(|cluster| cluster.lock().unwrap_or_else(PoisonError::into_inner).cpu_seconds());
     let before = cpu();
@@ -109,7 +109,7 @@ pub fn replay(
     if let Some(file) = &options.html {
         html::replay(&report, &observed)?.write(file)?;
     }
-    Ok(report)
+    Ok((report, observed))
 }
 
 /// Puts all that into the report.

@@ -107,7 +107,7 @@ impl Daemons {
 }
 
 /// Creates, grows beyond the inline limit, links, renames, cuts and removes.
-fn trace_text(rounds: usize) -> String {
+pub fn trace_text(rounds: usize) -> String {
     let mut build = String::new();
     let mut lines = 0;
     let mut put = |line: std::fmt::Arguments<'_>| {
