@@ -6,8 +6,8 @@ use std::time::Duration;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::subtree_service_server::{SubtreeService, SubtreeServiceServer};
 use pando_proto::mds::{
-    AwaitMapRequest, AwaitMapResponse, ImportFrame, ImportResponse, MergeRequest, MergeResponse, SplitRequest,
-    SplitResponse, Target,
+    AwaitMapRequest, AwaitMapResponse, ImportFrame, ImportResponse, MergeRequest, MergeResponse, PrepareRequest,
+    PrepareResponse, SplitRequest, SplitResponse, Target,
 };
 use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
 use tokio::sync::oneshot;
@@ -155,6 +155,11 @@ impl SubtreeService for Subtrees {
     async fn import(&self, request: Request<Streaming<ImportFrame>>) -> Result<Response<ImportResponse>, Status> {
         let items = self.take_import(request.into_inner()).await?;
         Ok(Response::new(ImportResponse { items }))
+    }
+
+    async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
+        let subtree = SubtreeId(request.into_inner().subtree);
+        Err(not_here(&self.0, subtree, &Target::default()).into())
     }
 
     async fn await_map(&self, request: Request<AwaitMapRequest>) -> Result<Response<AwaitMapResponse>, Status> {

@@ -5,7 +5,7 @@
 //! 2. `Missing`: the shell fetches, installs, and applies again. `Wait`: it
 //!    parks the operation until the ino is unblocked. `NeedInos`, `NeedSpill`,
 //!    `NeedRoutes`: it brings what is needed, then applies again. `Cross`: another
-//!    subtree goes on; the answer waits for `reads` as any other.
+//!    subtree goes on; the answer waits for `reads` as any other. `Across`: see [`crate::transaction`].
 //! 3. `Done` with writes: the commit order ([`crate::pipeline`]) names the batch
 //!    that takes them, and [`Namespace::commit`](crate::Namespace::commit) makes
 //!    them visible to later operations, marked as not yet durable.
@@ -21,6 +21,7 @@ use pando_proto::{ClientId, Error, Ino, ShardId, SubtreeId};
 use smallvec::SmallVec;
 
 use crate::records::Key;
+use crate::transaction::Across;
 
 /// A batch of this subtree and epoch. Numbers rise; a batch depends only on lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -123,6 +124,8 @@ pub enum Outcome {
     /// The way to these subtrees changes with the operation: their routes are raised first, then it is applied
     /// again with them in [`Context::routes`] (R16). Nothing was done.
     NeedRoutes(SmallVec<[SubtreeId; 2]>),
+    /// It concerns more than the records of this subtree: it is to become a transaction (R18). Nothing was done.
+    Across(Box<Across>, Reads),
     /// Decided.
     Done(Done),
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use pando_proto::{ClientId, Ino};
 use rustc_hash::FxHashMap;
 
+use crate::transaction::{HandOver, Holders};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub ino: Ino,
@@ -39,6 +41,8 @@ pub(crate) enum HandleChange {
     Granted(ClientId, u64),
     Orphan(Ino),
     Append(Ino, u64),
+    /// The inode belongs to another subtree from now on.
+    Given(Ino),
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +115,35 @@ impl Handles {
                     count.appends_known = true;
                 }
             }
+            HandleChange::Given(ino) => {
+                for one in self.holders(ino).handles {
+                    self.close(one.client, one.handle);
+                }
+            }
         }
+    }
+
+    /// Who has an inode open.
+    pub fn holders(&self, ino: Ino) -> Holders {
+        let Some(count) = self.inodes.get(&ino) else { return Holders::default() };
+        let mut handles = Vec::with_capacity(count.all as usize);
+        for (client, of_session) in &self.sessions {
+            let here = of_session.iter().filter(|(_, handle)| handle.ino == ino);
+            handles.extend(here.map(|(number, handle)| HandOver {
+                client: *client,
+                handle: *number,
+                flags: handle.flags,
+                granted: handle.granted,
+                privileged: handle.privileged,
+            }));
+        }
+        handles.sort_unstable_by_key(|one| (one.client, one.handle));
+        Holders { handles, append: (count.append_end, count.appends_known) }
+    }
+
+    /// Sessions with handles.
+    pub fn sessions(&self) -> impl Iterator<Item = ClientId> {
+        self.sessions.keys().copied()
     }
 
     fn open(&mut self, client: ClientId, number: u64, handle: Handle) {

@@ -12,6 +12,7 @@
 //! | `handles`, `inos`, `busy` | open files, ino numbers, blocked inos |
 //! | `tree`, `locate` | where this subtree ends, and others go on |
 //! | `split`, `migrate`, `heat` | subtrees on the move |
+//! | `transaction`, `locks` | what changes two subtrees at once |
 //! | `records` | keys on disk |
 //!
 //! Access times change only when a client sets them: a read never writes, so that it can be answered at once.
@@ -28,6 +29,7 @@ mod heat;
 mod inode;
 mod inos;
 mod locate;
+mod locks;
 mod migrate;
 mod namespace;
 mod ops;
@@ -38,6 +40,7 @@ mod resolve;
 mod spill;
 mod split;
 mod stop;
+pub mod transaction;
 mod tree;
 mod view;
 

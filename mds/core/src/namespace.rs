@@ -15,6 +15,7 @@ use crate::handles::Handles;
 use crate::heat::Heat;
 use crate::inode::Inode;
 use crate::inos::Inos;
+use crate::locks::Locks;
 use crate::ops;
 use crate::records::Key;
 use crate::view::View;
@@ -39,6 +40,8 @@ pub struct Namespace {
     pub(crate) space: (u64, u64),
     pub(crate) tree: crate::Tree,
     pub(crate) heat: Heat,
+    /// Of open transactions.
+    pub(crate) locks: Locks,
 }
 
 impl Namespace {
@@ -54,6 +57,7 @@ impl Namespace {
             space: (0, 0),
             tree: crate::Tree::default(),
             heat: Heat::default(),
+            locks: Locks::default(),
             config,
         }
     }
@@ -128,6 +132,9 @@ impl Namespace {
             self.set_busy(ino, busy);
         }
         self.deferred.extend(memory.deferred);
+        for ino in memory.given {
+            self.cache.give(ino);
+        }
     }
 
     /// Ranges above the size may have been handed out to appends that this incarnation does not know of.
@@ -260,6 +267,7 @@ impl Namespace {
     /// their sessions reclaim (R19), and without what waited. Fetches that are under way install nothing any more.
     pub fn begin_epoch(&mut self) {
         debug_assert!(self.cache.is_clean(), "R11: drained before the epoch changes");
+        debug_assert!(self.locks.is_empty(), "R18: transactions ended before the epoch changes");
         self.handles = Handles::default();
         self.grace = false;
         self.deferred.clear();

@@ -30,6 +30,8 @@ pub enum Key {
     Redo(ShardId, SubtreeId, Epoch, u64),
     /// `s/<subtree>` in its home shard
     ShardList(ShardId, SubtreeId),
+    /// `x/<subtree>/<coordinator>/<epoch>/<number>` in the subtree's home shard
+    Transaction(ShardId, SubtreeId, SubtreeId, Epoch, u64),
 }
 
 impl Key {
@@ -39,6 +41,7 @@ impl Key {
             Self::Inode(ino) | Self::Dentry(ino, _) | Self::Body(ino) => ino.shard(),
             Self::BackLink(ino, ..) | Self::Orphan(ino) | Self::Purge(ino) => ino.shard(),
             Self::Completed(shard, ..) | Self::Redo(shard, ..) | Self::ShardList(shard, _) => *shard,
+            Self::Transaction(shard, ..) => *shard,
         }
     }
 
@@ -54,6 +57,9 @@ impl Key {
             Self::Completed(_, subtree, epoch, batch) => prefix(b'q', &[subtree.0, epoch.0, *batch]).freeze(),
             Self::Redo(_, subtree, epoch, batch) => prefix(b'r', &[subtree.0, epoch.0, *batch]).freeze(),
             Self::ShardList(_, subtree) => prefix(b's', &[subtree.0]).freeze(),
+            Self::Transaction(_, subtree, coordinator, epoch, number) => {
+                prefix(b'x', &[subtree.0, coordinator.0, epoch.0, *number]).freeze()
+            }
         }
     }
 
@@ -76,6 +82,10 @@ impl Key {
             b'q' => exact(3).and(Some(Self::Completed(shard, SubtreeId(number(0)?), Epoch(number(1)?), number(2)?)))?,
             b'r' => exact(3).and(Some(Self::Redo(shard, SubtreeId(number(0)?), Epoch(number(1)?), number(2)?)))?,
             b's' => exact(1).and(Some(Self::ShardList(shard, SubtreeId(number(0)?))))?,
+            b'x' => {
+                let (subtree, coordinator) = (SubtreeId(number(0)?), SubtreeId(number(1)?));
+                exact(4).and(Some(Self::Transaction(shard, subtree, coordinator, Epoch(number(2)?), number(3)?)))?
+            }
             _ => return None,
         })
     }
@@ -138,6 +148,7 @@ mod tests {
             Key::Completed(shard, SubtreeId(1), Epoch(2), 3),
             Key::Redo(shard, SubtreeId(1), Epoch(2), 3),
             Key::ShardList(shard, SubtreeId(1)),
+            Key::Transaction(shard, SubtreeId(1), SubtreeId(2), Epoch(3), 4),
         ] {
             assert_eq!(Key::decode(shard, &key.encode()), Some(key.clone()), "{key:?}");
             assert_eq!(key.shard(), shard);

@@ -271,6 +271,38 @@ pub(crate) fn both<T>(
     }
 }
 
+/// Both targets of a rename.
+pub(crate) enum Pair {
+    Here(Entry, Entry),
+    /// The second one is a name in a directory of another subtree.
+    Apart(Entry, Crossing),
+}
+
+/// The same for a rename, which may lead from this subtree to another one.
+pub(crate) fn pair(
+    view: &mut View<'_>,
+    targets: [Option<&Target>; 2],
+    find: impl Fn(&mut View<'_>, usize) -> Step<Entry>,
+) -> Step<Pair> {
+    let first = find(view, 0);
+    if let Err(stop) = first {
+        if !matches!(stop, Stop::Cross) {
+            return Err(stop);
+        }
+        return Err(first_elsewhere(view, targets[0], |view| find(view, 1)));
+    }
+    view.target = 1;
+    match (first, find(view, 1)) {
+        (Ok(first), Ok(second)) => Ok(Pair::Here(first, second)),
+        (Err(stop), _) => Err(stop),
+        (Ok(first), Err(Stop::Cross)) if targets[1].is_some_and(is_single_name) => match view.crossings.pop() {
+            Some(crossing) => Ok(Pair::Apart(first, crossing)),
+            None => Err(Stop::Cross),
+        },
+        (_, Err(stop)) => Err(stop),
+    }
+}
+
 fn first_elsewhere(
     view: &mut View<'_>,
     target: Option<&Target>,
@@ -285,8 +317,8 @@ fn first_elsewhere(
     match second(view) {
         Ok(entry) => {
             let subtree = view.ns.config.subtree;
-            let name = entry.name.clone();
-            view.cross(Crossing { target: 1, subtree, base: entry.dir, path: name, consumed: 0 })
+            let path = if entry.slash { [&entry.name[..], b"/"].concat().into() } else { entry.name.clone() };
+            view.cross(Crossing { target: 1, subtree, base: entry.dir, path, consumed: 0 })
         }
         Err(Stop::Missing) => Stop::Missing,
         Err(stop @ (Stop::Posix(_) | Stop::Error(_))) if settled => stop,
@@ -296,5 +328,6 @@ fn first_elsewhere(
 
 /// One name in its base: resolving it never leaves the base's subtree.
 fn is_single_name(target: &Target) -> bool {
-    !matches!(target.path.as_ref(), b"" | b"." | b"..") && !target.path.contains(&b'/')
+    let name = target.path.strip_suffix(b"/").unwrap_or(&target.path);
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/')
 }

@@ -2,6 +2,8 @@
 
 use pando_proto::{Errno, Error, Ino, Reason, ShardId};
 
+use crate::transaction::Across;
+
 /// What an operation returns upwards instead of a result.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -19,6 +21,8 @@ pub(crate) enum Stop {
     Cross,
     /// Ways to subtrees change; the view has the list.
     NeedRoutes,
+    /// It is to become a transaction (R18).
+    Across(Box<Across>),
     /// Fails with this errno; the path is added at the end.
     Posix(Errno),
     /// Fails with a longer story.

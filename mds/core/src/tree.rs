@@ -62,6 +62,12 @@ impl View<'_> {
         Error { message, ..Error::posix(Errno::EXDEV) }.into()
     }
 
+    /// Refuses what would put something else in the place of a subtree.
+    pub fn root_stays(&self, subtree: SubtreeId) -> Stop {
+        let message = format!("this directory is the root of {subtree}: merge that into its parent first");
+        Error { message, ..Error::posix(Errno::EBUSY) }.into()
+    }
+
     /// The other subtree to which an inode known by its number belongs; `None` if it is of this one (R15). Found by
     /// climbing to a root. What turns out to be another's does not stay in memory beyond the operation.
     ///

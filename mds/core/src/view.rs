@@ -30,6 +30,8 @@ pub struct Memory {
     pub(crate) busy: SmallVec<[(Ino, Option<Busy>); 1]>,
     pub(crate) taken: Option<Taken>,
     pub(crate) deferred: SmallVec<[Ino; 1]>,
+    /// Inodes that go to another subtree.
+    pub(crate) given: SmallVec<[Ino; 1]>,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub(crate) struct View<'a> {
     /// Subtrees whose routes have to be raised.
     pub routes: SmallVec<[SubtreeId; 2]>,
     pub reads: Reads,
+    /// It is the transaction that holds the locks.
+    pub past_locks: bool,
     memory: Memory,
     records: SmallVec<[(Key, Option<Bytes>); 1]>,
     follow_up: SmallVec<[FollowUp; 1]>,
@@ -78,6 +82,7 @@ impl<'a> View<'a> {
             foreign: SmallVec::new(),
             routes: SmallVec::new(),
             reads: Reads::new(),
+            past_locks: false,
             memory: Memory::default(),
             records: SmallVec::new(),
             follow_up: SmallVec::new(),
@@ -121,6 +126,9 @@ impl<'a> View<'a> {
         if let Some(staged) = self.memory.inodes.iter().find(|staged| staged.ino == ino) {
             return Ok(staged.inode.clone());
         }
+        if self.heeds_locks() && self.ns.locks.has_inode(ino) {
+            return Err(Stop::Wait(ino));
+        }
         match self.ns.cache.node(ino) {
             Some(node) => match &node.inode {
                 Slot::Present(inode) => {
@@ -150,11 +158,30 @@ impl<'a> View<'a> {
         self.try_inode(ino)?.ok_or_else(|| corrupt("dentry without inode: record", ino).into())
     }
 
+    /// Whether what a transaction holds is to be waited for.
+    fn heeds_locks(&self) -> bool {
+        !self.past_locks && !self.ns.locks.is_empty()
+    }
+
+    /// No name in the directory is held by a transaction.
+    pub fn check_unlocked(&self, dir: Ino) -> Step<()> {
+        if self.heeds_locks() && self.ns.locks.is_in(dir) { Err(Stop::Wait(dir)) } else { Ok(()) }
+    }
+
+    /// The inode goes to another subtree, with its body and handles. Its records stay where they are.
+    pub fn give(&mut self, ino: Ino) {
+        self.memory.given.push(ino);
+        self.change_handle(HandleChange::Given(ino));
+    }
+
     /// What a name in a directory points to.
     pub fn lookup(&mut self, dir: Ino, inode: &Inode, name: &Bytes) -> Step<Option<Dentry>> {
         let mut staged = self.memory.names.iter();
         if let Some((.., value)) = staged.find(|(of, staged, _)| *of == dir && staged == name) {
             return Ok(*value);
+        }
+        if self.heeds_locks() && self.ns.locks.has_name(dir, name) {
+            return Err(Stop::Wait(dir));
         }
         let (mut found, mut scanned) = (Lookup::Unknown, false);
         if let Some(names) = self.ns.cache.node(dir).and_then(|node| node.names.as_mut()) {
@@ -183,6 +210,7 @@ impl<'a> View<'a> {
 
     /// A page of a directory. Not for directories that this operation changed.
     pub fn page(&mut self, dir: Ino, inode: &Inode, after: &Bytes, limit: usize) -> Step<Page> {
+        self.check_unlocked(dir)?;
         let mut page = Page { unknown_after: Some(after.clone()), ..Page::default() };
         if let Some(names) = self.ns.cache.node(dir).and_then(|node| node.names.as_ref()) {
             page = names.page(after, limit);
@@ -431,6 +459,7 @@ impl<'a> View<'a> {
             Err(Stop::CutFirst(ino)) => return self.cut_first(ino),
             Err(Stop::Cross) => return Outcome::Cross { crossings: self.crossings, reads: self.reads },
             Err(Stop::NeedRoutes) => return Outcome::NeedRoutes(self.routes),
+            Err(Stop::Across(across)) => return Outcome::Across(across, self.reads),
             Err(Stop::Posix(errno)) => Error::posix(errno).at(path.as_ref()),
             Err(Stop::Error(error)) => *error,
         };

@@ -325,6 +325,10 @@ impl Subtree {
             Outcome::CutFirst(ino, change) => self.cut_first(job, ino, change),
             Outcome::Cross { crossings, reads } => self.cross(job, crossings, reads),
             Outcome::NeedRoutes(subtrees) => self.need_routes(job, subtrees),
+            Outcome::Across(..) => {
+                let message = "this reaches into two subtrees: copy it, or merge the subtrees first".to_owned();
+                self.fail(job, Error { message, ..Error::posix(pando_proto::Errno::EXDEV) });
+            }
         }
     }
 

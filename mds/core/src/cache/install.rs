@@ -44,6 +44,9 @@ impl Cache {
             return Ok(());
         }
         self.futile = 0;
+        if self.was_given_since(token, &fetched) {
+            return Ok(());
+        }
         match fetched {
             Fetched::Record(Key::Inode(ino), value) => self.install_inode(ino, value),
             Fetched::Record(Key::Body(ino), value) => self.install_body(ino, value),
@@ -75,6 +78,21 @@ impl Cache {
             // Other records are none of the cache's.
             Fetched::Record(..) => Ok(()),
         }
+    }
+
+    /// R15: what began before the inode was given away read what was ours of it.
+    fn was_given_since(&mut self, token: FetchToken, fetched: &Fetched) -> bool {
+        if self.given.is_empty() {
+            return false;
+        }
+        let ino = match fetched {
+            Fetched::Record(Key::Inode(ino) | Key::Body(ino), _) | Fetched::BackLinks { ino, .. } => *ino,
+            _ => Ino(0),
+        };
+        let stale = self.given.get(&ino).is_some_and(|given| token.0 < *given);
+        let oldest = self.fetches.first().copied();
+        self.given.retain(|_, given| oldest.is_some_and(|oldest| oldest < *given));
+        stale
     }
 
     fn install_inode(&mut self, ino: Ino, value: Option<Bytes>) -> Result<(), Error> {

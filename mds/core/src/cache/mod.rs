@@ -99,6 +99,8 @@ pub(crate) struct Cache {
     futile: usize,
     /// What changed since a copy of the cache began.
     pub noted: Noted,
+    /// Inodes that were given to another subtree while fetches were under way: these bring nothing of them.
+    given: FxHashMap<Ino, u64>,
     /// Something was evicted, or not taken in: of a directory that is copied in here parts may be missing.
     partial: bool,
 }
@@ -165,6 +167,7 @@ impl Cache {
             giants: BTreeSet::new(),
             futile: 0,
             noted: Noted::default(),
+            given: FxHashMap::default(),
             partial: false,
         }
     }
@@ -342,6 +345,18 @@ impl Cache {
         let foreign = self.nodes.peek(&ino).is_some_and(|node| !node.own && node.costs().1 == 0);
         if foreign && self.nodes.peek(&ino).is_some_and(|node| self.settled(node.stamp.changed)) {
             self.remove_node(ino);
+        }
+    }
+
+    /// It belongs to another subtree from now on: nothing is known of it.
+    pub fn give(&mut self, ino: Ino) {
+        self.noted.note(|| Note::Inode(ino));
+        self.noted.note(|| Note::Body(ino));
+        self.remove_node(ino);
+        self.remove_body(ino);
+        if !self.fetches.is_empty() {
+            let now = self.next_sequence();
+            self.given.insert(ino, now);
         }
     }
 

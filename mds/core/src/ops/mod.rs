@@ -2,6 +2,7 @@
 //! share (dispatch, paths in errors, outcomes) is here and in the view.
 
 mod access;
+mod across;
 pub(crate) mod close;
 mod create;
 mod link;
@@ -12,7 +13,7 @@ mod read_file;
 mod readdir;
 mod readlink;
 mod reclaim;
-mod remove;
+pub(crate) mod remove;
 mod rename;
 mod rmdir;
 mod set_attr;

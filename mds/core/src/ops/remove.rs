@@ -38,6 +38,7 @@ pub(crate) fn drop_link(view: &mut View<'_>, dir: Ino, name: &Bytes, ino: Ino, i
 
 /// A directory loses its only name; it must be empty (rmdir(2)).
 pub(crate) fn drop_directory(view: &mut View<'_>, ino: Ino, inode: &Inode) -> Step<()> {
+    view.check_unlocked(ino)?;
     if inode.entries > 0 {
         return Err(Errno::ENOTEMPTY.into());
     }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_proto::mds::{FileKind, RenameMode, RenameRequest, RenameResponse};
-use pando_proto::{Errno, Error, Ino};
+use pando_proto::{Errno, Ino};
 
+use super::across;
 use super::remove::{drop_directory, drop_link};
 use crate::inode::{Dentry, Inode, is_dir, is_primary, modified, touch};
 use crate::permission::{EXECUTE, WRITE, Who};
-use crate::resolve::{Entry, both, entry, home_elsewhere};
+use crate::resolve::{Entry, Pair, entry, home_elsewhere, pair};
 use crate::stop::{Step, corrupt, invalid};
 use crate::view::{MAX_DEPTH, View};
 
@@ -17,8 +18,10 @@ pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameRe
     let mode = RenameMode::try_from(request.mode).map_err(|_| invalid("mode is a RenameMode"))?;
     let who = Who::new(request.caller.as_ref());
     let targets = [request.from.as_ref(), request.to.as_ref()];
-    let find = |at: usize| move |view: &mut View<'_>| entry(view, who, targets[at], |_| Errno::EBUSY);
-    let (from, to) = both(view, targets, find(0), find(1))?;
+    let (from, to) = match pair(view, targets, |view, at| entry(view, who, targets[at], |_| Errno::EBUSY))? {
+        Pair::Here(from, to) => (from, to),
+        Pair::Apart(from, crossing) => return across::to_another(view, who, mode, &from, &crossing),
+    };
     let source = from.found.ok_or(Errno::ENOENT)?;
     if to.found.is_some() && mode == RenameMode::NoReplace {
         return Err(Errno::EEXIST.into());
@@ -31,7 +34,10 @@ pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameRe
     if slash(&from, source) || slash(&to, target) {
         return Err(Errno::ENOTDIR.into());
     }
-    check_roots(view, who, &from, &to)?;
+    if view.foreign_root(source.ino).is_some() {
+        return across::of_a_root(view, who, mode, &from, &to);
+    }
+    check_victim(view, who, mode, &from, &to)?;
     let moved = view.child(source.ino)?;
     who.check_delete(&from.dir_inode, &moved)?;
     who.check(&to.dir_inode, WRITE | EXECUTE)?;
@@ -44,14 +50,16 @@ pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameRe
     Ok(RenameResponse {})
 }
 
-/// The root of another subtree has its name in the map as well: it is not moved or replaced here.
-fn check_roots(view: &View<'_>, who: Who<'_>, from: &Entry, to: &Entry) -> Step<()> {
-    let found = [from.found, to.found].into_iter().flatten();
-    let Some(subtree) = found.filter_map(|dentry| view.foreign_root(dentry.ino)).next() else { return Ok(()) };
+/// The root of another subtree is neither replaced nor exchanged.
+fn check_victim(view: &View<'_>, who: Who<'_>, mode: RenameMode, from: &Entry, to: &Entry) -> Step<()> {
+    let Some(subtree) = to.found.and_then(|dentry| view.foreign_root(dentry.ino)) else { return Ok(()) };
     who.check(&from.dir_inode, WRITE | EXECUTE)?;
     who.check(&to.dir_inode, WRITE | EXECUTE)?;
-    let message = format!("this directory is the root of {subtree}: merge that into its parent first");
-    Err(Error { message, ..Error::posix(Errno::EXDEV) }.into())
+    if mode == RenameMode::Exchange {
+        return Err(view.between_subtrees());
+    }
+    let directory = from.found.is_some_and(|dentry| dentry.kind == FileKind::Directory);
+    Err(if directory { view.root_stays(subtree) } else { Errno::EISDIR.into() })
 }
 
 /// A file with more names may be at home in another subtree, which keeps its links (R15).

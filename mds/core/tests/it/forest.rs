@@ -164,6 +164,10 @@ impl Forest {
                     self.at(subtree).ns.unpin(waiter);
                     return Answer::Cross(crossings.into_vec());
                 }
+                Outcome::Across(..) => {
+                    self.at(subtree).ns.unpin(waiter);
+                    return Answer::Done(Err(pando_proto::Error::posix(pando_proto::Errno::EXDEV)));
+                }
                 Outcome::Done(done) => {
                     let served = self.at(subtree);
                     served.ns.unpin(waiter);

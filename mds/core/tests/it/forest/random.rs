@@ -47,7 +47,9 @@ impl Forest {
         };
         let home = |entry: Option<(Id, Option<Id>)>| entry.map(|(dir, _)| self.subtree_of(dir));
         match op {
-            Op::Rename(_) => Between { xdev: home(from) != home(to) || special(from) || special(to), busy: false },
+            Op::Rename(_) => {
+                Between { xdev: home(from) != home(to) || special(from) || special(to), busy: special(to) }
+            }
             Op::Link(_) => {
                 let existing = self.model.find(uid, path, false).ok();
                 let far = existing.is_some_and(|id| {
