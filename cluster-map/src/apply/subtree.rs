@@ -72,7 +72,9 @@ pub(super) fn split(map: &mut ClusterMap, command: &SplitSubtree) -> Applied {
     check_epoch(parent_id, parent, command.parent_epoch)?;
     check_still(parent_id, parent)?;
     if map.subtrees.len() >= MAX_SUBTREES {
-        return Err(CommandError::TooMany("4096 subtrees"));
+        // Final, unlike `TooMany`: the owner holds the parent frozen meanwhile.
+        let message = format!("the cluster has {MAX_SUBTREES} subtrees, which is the limit: merge some first");
+        return Err(CommandError::InUse(message));
     }
     for adopted in &command.adopted {
         let (id, subtree) = find(map, *adopted)?;
@@ -183,7 +185,8 @@ fn remove_child(map: &mut ClusterMap, child_id: SubtreeId, parent_id: SubtreeId,
     if keep_for >= MAX_MERGES {
         trim_lineage(map);
         if map.lineage.iter().filter(|entry| entry.merged).count() >= MAX_MERGES {
-            return Err(CommandError::TooMany("4096 merges that a session is older than"));
+            let message = format!("a session is older than {MAX_MERGES} merges, which is the limit: end it first");
+            return Err(CommandError::InUse(message));
         }
     }
     let Some(child) = map.subtrees.remove(&child_id) else { return Ok(UNCHANGED) };

@@ -168,7 +168,7 @@ impl Plan<'_> {
             taken += hot.ops;
             if self.history.was_asked_to_split(hot.dir) {
                 waits = true;
-            } else if self.splits.len() < self.policy.max_splits {
+            } else if self.has_room_for_splits() {
                 self.splits.push(Split { subtree: id, dir: hot.dir, cause: Cause::Load });
             }
         }

@@ -1,5 +1,7 @@
 //! Subtrees that nobody needs any more go back into their parents, a few at a time.
 
+use std::collections::BTreeSet;
+
 use pando_proto::SubtreeId;
 
 use super::wishes::{Wish, wish};
@@ -11,7 +13,8 @@ const FAR: u64 = 4;
 
 impl<'a> Plan<'a> {
     pub(super) fn merge_idle(&mut self, reasons: &mut Vec<String>) {
-        for (id, subtree) in &self.map.subtrees {
+        let parents: BTreeSet<SubtreeId> = self.map.subtrees.values().filter_map(|subtree| subtree.parent).collect();
+        for (id, subtree) in self.map.subtrees.iter().filter(|(id, _)| !parents.contains(id)) {
             let Some((parent_id, parent)) = self.can_go(*id, subtree) else { continue };
             let near = subtree.owner == parent.owner;
             let rounds = if near { self.policy.idle } else { self.policy.idle.saturating_mul(FAR) };
@@ -34,14 +37,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Its parent, if the subtree is not wanted by a person and could be merged.
+    /// Its parent, if the subtree is not wanted by a person and stands still.
     fn can_go(&self, id: SubtreeId, subtree: &Subtree) -> Option<(SubtreeId, &'a Subtree)> {
         let parent_id = subtree.parent?;
         let parent = self.map.subtrees.get(&parent_id)?;
         let unwanted = subtree.automatic && !subtree.spread && wish(self.map, id) == Wish::Free;
-        let is_leaf = self.map.children(id).next().is_none();
         let still = self.is_still(id, subtree) && self.is_still(parent_id, parent);
-        (unwanted && is_leaf && still).then_some((parent_id, parent))
+        (unwanted && still).then_some((parent_id, parent))
     }
 
     /// No rank has much to do.

@@ -28,6 +28,9 @@ pub use assign::assign;
 pub use history::History;
 pub use load::{HotDirectory, Load, SubtreeLoad};
 
+/// The balancer splits nothing when there are so many subtrees: people may need some more.
+const MOST_SUBTREES: usize = 3072;
+
 /// How far the balancer may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
@@ -309,6 +312,11 @@ impl<'a> Plan<'a> {
         let Some(from) = self.placed.get(&id).copied() else { return };
         self.shift(id, to);
         self.moves.push(Move { subtree: id, from, to, cause, reason });
+    }
+
+    /// Whether another directory may be split off.
+    fn has_room_for_splits(&self) -> bool {
+        self.splits.len() < self.policy.max_splits && self.map.subtrees.len() + self.splits.len() < MOST_SUBTREES
     }
 
     /// Directories that are roots of subtrees.

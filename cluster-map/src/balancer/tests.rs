@@ -274,6 +274,26 @@ fn one_peak_is_no_reason() {
 }
 
 #[test]
+fn nothing_is_split_when_there_are_very_many_subtrees() {
+    let mut world = with_dirs(3, &[300.0; 16]);
+    let (loads, root) = (world.loads(), world.map.subtrees[&ROOT_SUBTREE].clone());
+    let one =
+        Subtree { parent: Some(ROOT_SUBTREE), parent_dir: Some(Ino::ROOT), epoch: Epoch(1), ..Subtree::default() };
+    for number in 0..MOST_SUBTREES as u64 {
+        world.map.subtrees.insert(SubtreeId(100 + number), Subtree { root: Ino(100_000 + number), ..one.clone() });
+    }
+    for (subtrees, most) in [(world.map.subtrees.clone(), 0), (BTreeMap::from([(ROOT_SUBTREE, root)]), 12)] {
+        world.map.subtrees = subtrees;
+        world.history = History::default();
+        let mut splits = 0;
+        for _ in 0..3 {
+            splits += plan(&world.map, &loads, &world.policy, &mut world.history).splits.len();
+        }
+        assert_eq!(splits, most);
+    }
+}
+
+#[test]
 fn one_hot_directory_is_not_passed_around() {
     // Its clients saturate whichever rank serves it.
     let mut world = with_subtrees(3, &[3000.0, 10.0, 10.0], |_| 0);

@@ -45,7 +45,7 @@ impl Plan<'_> {
         let mut leaving: Vec<_> = leaving.map(|(id, subtree)| (*id, subtree.owner)).collect();
         leaving.sort_by(|(a, _), (b, _)| self.weight(*b).total_cmp(&self.weight(*a)).then(a.cmp(b)));
         let mut stuck = false;
-        for (id, from) in leaving {
+        for (id, from) in leaving.into_iter().take(self.policy.max_moves) {
             let pinned = match wish(self.map, id) {
                 Wish::Pinned(rank) => Some(rank).filter(|rank| self.is_target(*rank)),
                 _ => None,
@@ -101,7 +101,7 @@ impl Plan<'_> {
         let dealt = self.map.children(parent).map(|(id, _)| id);
         let dealt: Vec<_> = dealt.filter(|id| wish(self.map, *id) == Wish::Dealt(parent)).collect();
         // Each step makes the counts more even; no more steps than children are needed.
-        for _ in 0..dealt.len() {
+        for _ in 0..dealt.len().min(self.policy.max_moves) {
             let mut counts: BTreeMap<Rank, usize> = self.targets().map(|rank| (rank, 0)).collect();
             for id in &dealt {
                 if let Some(rank) = self.placed.get(id) {
@@ -126,7 +126,7 @@ impl Plan<'_> {
         let Some(load) = self.loads.get(&owner).and_then(|load| load.subtrees.get(&parent)) else { return };
         let roots = self.roots();
         for hot in load.hot.iter().filter(|hot| !roots.contains(&hot.dir)) {
-            if self.splits.len() < self.policy.max_splits && !self.history.was_asked_to_split(hot.dir) {
+            if self.has_room_for_splits() && !self.history.was_asked_to_split(hot.dir) {
                 self.splits.push(Split { subtree: parent, dir: hot.dir, cause: Cause::Spread });
             }
         }

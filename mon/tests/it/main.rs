@@ -4,6 +4,7 @@ mod group;
 mod leases;
 mod refusals;
 mod simulated;
+mod simulated_moves;
 mod single;
 mod subtrees;
 mod support;

@@ -21,10 +21,10 @@ use crate::support::rank;
 
 const PORT: u16 = 7300;
 /// Milliseconds of a step of the simulation.
-const TICK: u64 = 4;
-const MONS: [&str; 3] = ["mon1", "mon2", "mon3"];
+pub const TICK: u64 = 4;
+pub const MONS: [&str; 3] = ["mon1", "mon2", "mon3"];
 
-struct SimNet;
+pub struct SimNet;
 
 struct SimIo(TcpStream);
 
@@ -65,7 +65,7 @@ impl AsyncWrite for SimIo {
 
 /// A disk that survives its process. What a dead process still writes when it is dropped is lost.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<(u64, Vec<u8>)>>);
+pub struct Disk(Arc<Mutex<(u64, Vec<u8>)>>);
 
 #[derive(Debug)]
 struct Backend {
@@ -109,16 +109,16 @@ impl redb::StorageBackend for Backend {
     }
 }
 
-fn env() -> Env {
+pub fn env() -> Env {
     Env { net: Arc::new(SimNet), clock: Arc::new(TokioClock::new(0)), shutdown: Shutdown::default() }
 }
 
-fn client() -> MonClient {
+pub fn client() -> MonClient {
     let mons = MONS.iter().map(|mon| format!("{mon}:{PORT}")).collect();
     MonClient::new(Arc::new(SimNet), mons).unwrap()
 }
 
-async fn run_mon(id: u64, disk: Disk, seed: u64) -> turmoil::Result {
+pub async fn run_mon(id: u64, disk: Disk, seed: u64) -> turmoil::Result {
     let listen = (Ipv4Addr::UNSPECIFIED, PORT).into();
     let mut config = Config::new(id, listen, Storage::Backend(Box::new(disk.open())));
     config.peers = (1..).zip(MONS.iter().map(|mon| format!("{mon}:{PORT}"))).collect();
@@ -200,7 +200,7 @@ fn simulate(seed: u64, length: Duration) -> (BTreeSet<ClientId>, BTreeMap<u8, (D
 }
 
 /// Every 3 s a fault of 2 s, chosen by the seed.
-fn run_with_faults(sim: &mut turmoil::Sim<'_>, seed: u64, length: Duration) {
+pub fn run_with_faults(sim: &mut turmoil::Sim<'_>, seed: u64, length: Duration) {
     let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut undo: Option<(u64, &str, &str)> = None;
     let mut millis = 0u64;

@@ -224,6 +224,19 @@ fn a_merge_raises_the_parent_and_leaves_its_fence_in_the_lineage() {
     assert!(map.lineage.is_empty(), "no session is older");
 }
 
+#[test]
+fn subtrees_are_bounded() {
+    let mut map = with_ranks(1);
+    let child = split_off(&mut map, ROOT, 50);
+    let one = tree(&map, child).clone();
+    for number in 100..100 + 4094 {
+        map.subtrees.insert(SubtreeId(number), Subtree { root: Ino(number), ..one.clone() });
+    }
+    map.next_subtree_id = 10_000;
+    let error = step(&mut map, &split(ROOT, 2, 60, &[])).unwrap_err();
+    assert!(error.to_string().contains("4096 subtrees") && !Error::from(error.clone()).is_retryable(), "{error}");
+}
+
 /// A long-lived session keeps the lineage; it must not grow without end.
 #[test]
 fn merges_that_old_sessions_may_ask_about_are_bounded() {
@@ -235,7 +248,7 @@ fn merges_that_old_sessions_may_ask_about_are_bounded() {
     map.lineage.iter_mut().for_each(|entry| entry.epoch = Epoch(map.epoch.0));
     map.sessions.values_mut().for_each(|session| session.since = Epoch(1));
     let child = split_off(&mut map, ROOT, 50);
-    assert_eq!(reason(step(&mut map, &merge(child, 1, 2))), Reason::Overloaded);
+    assert_eq!(reason(step(&mut map, &merge(child, 1, 2))), Reason::InUse);
     step(&mut map, &Command::EndSession(EndSession { client_id: 1 })).unwrap();
     step(&mut map, &merge(child, 1, 2)).unwrap();
 }
