@@ -555,25 +555,25 @@ fn any_rank_command() -> impl Strategy<Value = Command> {
 
 /// What became of handovers: the map alone knows, and a source must be able to rely on what it is told (R12).
 #[derive(Default)]
-struct Handovers(std::collections::BTreeMap<u64, bool>);
+struct Handovers(std::collections::BTreeMap<(u64, u64), bool>);
 
 impl Handovers {
     fn note(&mut self, command: &Command, result: &Result<CommandResult, CommandError>, map: &ClusterMap) {
         let known = |id: u64| map.subtrees.contains_key(&SubtreeId(id));
-        let (move_id, committed) = match command {
-            Command::CommitMove(commit) if result.is_ok() => (commit.move_id, true),
+        let (subtree, move_id, committed) = match command {
+            Command::CommitMove(commit) if result.is_ok() => (commit.subtree, commit.move_id, true),
             // An error may be about the epoch or the owner only, as long as the move goes on.
             Command::CommitMove(commit)
                 if known(commit.subtree) && tree(map, commit.subtree).move_id != commit.move_id =>
             {
-                (commit.move_id, false)
+                (commit.subtree, commit.move_id, false)
             }
-            Command::CancelMove(cancel) if result.is_ok() => (cancel.move_id, false),
+            Command::CancelMove(cancel) if result.is_ok() => (cancel.subtree, cancel.move_id, false),
             _ => return,
         };
         // Ids that no move had yet say nothing.
         if move_id != 0 && move_id <= map.epoch.0 {
-            let before = *self.0.entry(move_id).or_insert(committed);
+            let before = *self.0.entry((subtree, move_id)).or_insert(committed);
             assert!(!committed || before, "R12: a move that was said to be void was committed: {command:?}");
         }
     }
