@@ -142,8 +142,12 @@ impl Board {
 
     /// Ends when somebody has said so.
     pub async fn hear(&self, word: &str) {
-        while !lock(&self.words).iter().any(|said| said == word) {
+        while !self.was_said(word) {
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    pub fn was_said(&self, word: &str) -> bool {
+        lock(&self.words).iter().any(|said| said == word)
     }
 }

@@ -24,6 +24,8 @@ pub(crate) const MONS: u64 = 3;
 pub(crate) const OSDS: u64 = 3;
 const MON_PORT: u16 = 7100;
 const DAEMON_PORT: u16 = 7200;
+/// How long each host runs before the next one does. A shorter one costs more and finds no more.
+const TICK: Duration = Duration::from_millis(2);
 /// Wall clock at the start of every run.
 const WALL_START_NANOS: i64 = 1_700_000_000_000_000_000;
 /// A call gives up after this long: longer than any fault lasts, so that outcomes are nearly always known.
@@ -145,12 +147,13 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(seed: u64, limit: Duration, latency: Duration, hosts: Hosts, board: Board) -> Self {
+    /// Hosts run in turn, each for a `tick`.
+    pub fn new(seed: u64, limit: Duration, tick: Duration, latency: Duration, hosts: Hosts, board: Board) -> Self {
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
             .epoch(std::time::UNIX_EPOCH + Duration::from_nanos(WALL_START_NANOS as u64))
             .simulation_duration(limit)
-            .tick_duration(Duration::from_millis(1))
+            .tick_duration(tick)
             .min_message_latency(Duration::from_micros(100))
             .max_message_latency(latency)
             .tcp_capacity(100_000)
@@ -198,7 +201,7 @@ fn run_here(plan: &Plan) -> Result<Outcome, String> {
     let names = host_names(&hosts, &["admin", "verifier"]);
     let workers = hosts.clients + 1;
     let board = Board::new(plan.seed, MONS, OSDS, &names, workers, hosts.clients);
-    let mut cluster = Cluster::new(plan.seed, plan.limit, latency, hosts, board);
+    let mut cluster = Cluster::new(plan.seed, plan.limit, TICK, latency, hosts, board);
     cluster.schedule = Schedule::new(plan.faults, &hosts, &mut dice);
     for client in 0..plan.clients {
         add_load(&mut cluster, plan, client);

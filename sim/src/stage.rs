@@ -15,6 +15,8 @@ use crate::faults::{Fault, Hosts};
 
 /// Virtual time of a play.
 const LIMIT: Duration = Duration::from_secs(300);
+/// How long each host runs before the next one does.
+const TICK: Duration = Duration::from_millis(1);
 /// Longest time that a message takes, so that a script can say what comes first.
 const LATENCY: Duration = Duration::from_millis(3);
 /// A call gives up after this long.
@@ -51,7 +53,7 @@ pub fn play(seed: u64, players: Vec<Player>) -> Result<(), String> {
         let hosts = Hosts { mons: MONS, osds: OSDS, ranks: RANKS, clients: 0 };
         let others: Vec<&str> = players.iter().map(|(host, _)| *host).collect();
         let board = Board::new(seed, MONS, OSDS, &host_names(&hosts, &others), 1, 0);
-        let mut cluster = Cluster::new(seed, LIMIT, LATENCY, hosts, board);
+        let mut cluster = Cluster::new(seed, LIMIT, TICK, LATENCY, hosts, board);
         for (host, script) in players {
             let board = Arc::clone(&cluster.board);
             cluster.sim.client(host, async move {
@@ -111,6 +113,11 @@ impl Stage {
     /// Tells the other players.
     pub fn say(&self, word: &str) {
         self.board.say(word);
+    }
+
+    /// Whether a player has said so.
+    pub fn was_said(&self, word: &str) -> bool {
+        self.board.was_said(word)
     }
 
     /// Waits until a player has said so.

@@ -116,6 +116,11 @@ impl FakeRecords {
         fence.0 = fence.0.max(epoch);
     }
 
+    /// The fence of a subtree in a shard.
+    pub fn fence(&self, shard: ShardId, subtree: SubtreeId) -> u64 {
+        self.store.borrow().fences.get(&(shard, subtree.0)).map_or(0, |fence| fence.0)
+    }
+
     /// Keys of one kind, in all shards.
     pub fn keys(&self, of: impl Fn(&Key) -> bool) -> Vec<Key> {
         let store = self.store.borrow();
@@ -296,6 +301,21 @@ impl Objects for FakeObjects {
 pub struct FakeMons {
     cursors: Rc<RefCell<BTreeMap<ShardId, u64>>>,
     pub evicted: Rc<RefCell<Vec<ClientId>>>,
+    /// What the mons say to the proposal of a handover.
+    pub handover: Rc<RefCell<Option<Error>>>,
+    handovers: Rc<watch::Sender<usize>>,
+}
+
+impl FakeMons {
+    /// Proposals of handovers so far.
+    pub fn handovers(&self) -> usize {
+        *self.handovers.borrow()
+    }
+
+    /// Ends when so many handovers were proposed.
+    pub async fn are_asked(&self, count: usize) {
+        self.handovers.subscribe().wait_for(|handovers| *handovers >= count).await.unwrap();
+    }
 }
 
 impl Mons for FakeMons {
@@ -325,7 +345,11 @@ impl Mons for FakeMons {
     }
 
     fn commit_move(&self, _: CommitMoveRequest) -> Io<Epoch> {
-        alone()
+        self.handovers.send_modify(|handovers| *handovers += 1);
+        match self.handover.borrow().clone() {
+            Some(error) => Box::pin(async move { Err(error) }),
+            None => alone(),
+        }
     }
 
     fn cancel_move(&self, _: SubtreeId, _: u64) -> Io<Epoch> {
@@ -342,12 +366,19 @@ fn alone<T: 'static>() -> Io<T> {
     Box::pin(async { Err(Error::new(Reason::InvalidRequest, "there is one subtree only")) })
 }
 
-/// Other ranks that there are none of.
-pub struct NoPeers;
+/// Other ranks, which take every copy.
+pub struct Takers;
 
-impl Peers for NoPeers {
-    fn import(&self, _: String, _: tokio::sync::mpsc::Receiver<ImportFrame>) -> Io<ImportResponse> {
-        alone()
+impl Peers for Takers {
+    fn import(&self, _: String, mut frames: tokio::sync::mpsc::Receiver<ImportFrame>) -> Io<ImportResponse> {
+        Box::pin(async move {
+            while let Some(frame) = frames.recv().await {
+                if frame.last {
+                    return Ok(ImportResponse::default());
+                }
+            }
+            Err(Error::new(Reason::InvalidRequest, "the copy ended before its last frame"))
+        })
     }
 
     fn await_map(&self, _: String, _: Epoch) -> Io<()> {

@@ -23,7 +23,7 @@ use pando_rpc::{Env, Lease};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::fake::{FakeMons, FakeObjects, FakeRecords, NoPeers};
+use crate::fake::{FakeMons, FakeObjects, FakeRecords, Takers};
 
 /// No test waits longer for anything.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -92,7 +92,7 @@ impl TestRank {
             records: Rc::new(world.records.clone()),
             objects: Rc::new(world.objects.clone()),
             mons: Rc::new(world.mons.clone()),
-            peers: Rc::new(NoPeers),
+            peers: Rc::new(Takers),
         };
         let parts = Parts {
             rank: Rank(0),

@@ -7,5 +7,6 @@ mod fake;
 mod floor;
 mod full;
 mod harness;
+mod moves;
 mod once;
 mod takeover;

@@ -1,5 +1,7 @@
 //! Seeded runs of the whole cluster.
 
+mod plays;
+
 use pando_sim::cluster::{Plan, run};
 
 /// Seeds of the short suite; PANDO_SIM_SEEDS=N runs N instead, PANDO_SIM_SEED=S only that one.
