@@ -96,7 +96,7 @@ impl View<'_> {
                     climbed.push(at);
                     at = Ino(inode.parent);
                 }
-                None if at == ino => return self.nobodys(ino).map(|()| None),
+                None if at == ino => return self.nobodys(ino),
                 // Its owner moves it while it is read: read it again.
                 _ => {
                     climbed.iter().chain([&at]).for_each(|ino| self.ns.cache.forget_foreign(*ino));
@@ -114,10 +114,18 @@ impl View<'_> {
     }
 
     /// Nothing leads from this inode to a root: it is gone, or lives on for handles only.
-    fn nobodys(&mut self, ino: Ino) -> Step<()> {
+    /// In the latter case the subtree that removed it is its owner, or what that was merged into.
+    fn nobodys(&mut self, ino: Ino) -> Step<Option<SubtreeId>> {
         let held = self.ns.handles.is_open(ino) || self.ns.grace || self.ctx.awaited;
-        if held && self.try_inode(ino)?.is_some() {
-            return Ok(());
+        if let Some(orphan) = self.try_inode(ino)? {
+            let reaper = SubtreeId(orphan.orphan_of);
+            if reaper != self.ns.config.subtree && self.ns.tree.roots.values().any(|other| *other == reaper) {
+                self.foreign.push(ino);
+                return Ok(Some(reaper));
+            }
+            if held {
+                return Ok(None);
+            }
         }
         self.foreign.push(ino);
         Err(Errno::ESTALE.into())

@@ -54,6 +54,7 @@ fn drop_last(view: &mut View<'_>, ino: Ino, inode: &Inode) -> Step<()> {
     let mut orphan = inode.clone();
     orphan.nlink = 0;
     orphan.dead = true;
+    orphan.orphan_of = view.ns.config.subtree.0;
     touch(&mut orphan, view.now());
     view.put_inode(ino, Arc::new(orphan));
     view.put_orphan(ino);
