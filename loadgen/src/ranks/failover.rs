@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -25,6 +25,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BEFORE: Duration = Duration::from_secs(4);
 /// From the kill to the end.
 const AFTER: Duration = Duration::from_secs(12);
+/// Answers that a rank had sent before it was killed have arrived by then.
+const UNDER_WAY: Duration = Duration::from_millis(200);
 /// At the end: the time over which the survivors' load is compared.
 const SETTLED: Duration = Duration::from_secs(5);
 
@@ -56,8 +58,10 @@ pub struct Row {
     pub rank: u32,
     /// Who served it at the end.
     pub rank_after: u32,
-    /// From the kill to the end of the longest time without a success.
+    /// From the kill to the first success, but for answers that were under way.
     pub first_success_seconds: f64,
+    /// The longest time without a success from the kill on.
+    pub longest_gap_seconds: f64,
 }
 
 struct Prepared {
@@ -91,12 +95,13 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     };
     let start = Instant::now();
     let (done, killed) = std::thread::scope(|scope| {
+        let stop = load.stop_at_end();
         let working = scope.spawn(|| load.run());
         // The session behind `prepared` lives on this runtime.
-        runtime.block_on(tokio::time::sleep(BEFORE));
+        runtime.block_on(async { tokio::time::sleep(BEFORE).await });
         let killed = cluster.kill_rank(options.victim).map(|()| Instant::now());
-        runtime.block_on(tokio::time::sleep(AFTER));
-        load.stop.store(true, Ordering::Relaxed);
+        runtime.block_on(async { tokio::time::sleep(AFTER).await });
+        drop(stop);
         (working.join(), killed)
     });
     let (mut done, killed) = (done.map_err(|_| anyhow::anyhow!("the load panicked"))??, killed?);
@@ -158,11 +163,15 @@ impl Measured<'_> {
     fn rows(&self, done: &[Done]) -> Vec<Row> {
         let owners = self.before.iter().zip(&self.after);
         let each = self.prepared.paths.iter().zip(owners).zip(done);
-        each.map(|(((path, _), (rank, rank_after)), done)| Row {
-            path: path.clone(),
-            rank: *rank,
-            rank_after: *rank_after,
-            first_success_seconds: first_success(&done.answered, self.killed, self.killed + AFTER).as_secs_f64(),
+        each.map(|(((path, _), (rank, rank_after)), done)| {
+            let (first, gap) = first_success(&done.answered, self.killed, self.killed + AFTER);
+            Row {
+                path: path.clone(),
+                rank: *rank,
+                rank_after: *rank_after,
+                first_success_seconds: first.as_secs_f64(),
+                longest_gap_seconds: gap.as_secs_f64(),
+            }
         })
         .collect()
     }
@@ -179,17 +188,20 @@ impl Measured<'_> {
     }
 }
 
-/// From the kill to the end of the longest time without a success. What never succeeds again ends with the run.
-fn first_success(answered: &[Instant], killed: Instant, end: Instant) -> Duration {
+/// From the kill to the end of the longest gap between two successes among those that begin with it, and the longest
+/// gap of all. What never succeeds again ends with the run.
+fn first_success(answered: &[Instant], killed: Instant, end: Instant) -> (Duration, Duration) {
     let mut last = answered.iter().copied().filter(|at| *at <= killed).max().unwrap_or(killed);
-    let (mut longest, mut back) = (Duration::ZERO, killed);
+    let (mut first_gap, mut back, mut longest) = (Duration::ZERO, killed, Duration::ZERO);
     for at in answered.iter().copied().filter(|at| *at > killed && *at < end).chain([end]) {
-        if at - last > longest {
-            (longest, back) = (at - last, at);
+        let gap = at - last;
+        longest = longest.max(gap);
+        if last <= killed + UNDER_WAY && gap > first_gap {
+            (first_gap, back) = (gap, at);
         }
         last = at;
     }
-    back - killed
+    (back - killed, longest)
 }
 
 fn note(
@@ -214,14 +226,15 @@ fn note(
     Ok(())
 }
 
-const HEAD: [&str; 4] = ["path", "rank", "then", "first success s"];
+const HEAD: [&str; 5] = ["path", "rank", "then", "first success s", "longest gap s"];
 
 fn rows(report: &Report) -> Vec<Vec<String>> {
     let paths = report.extra.get("paths").and_then(serde_json::Value::as_array);
     let row = |row: &serde_json::Value| {
-        let seconds = row["first_success_seconds"].as_f64().unwrap_or_default();
+        let seconds = |name: &str| format!("{:.3}", row[name].as_f64().unwrap_or_default());
         let path = row["path"].as_str().unwrap_or_default().to_owned();
-        vec![path, row["rank"].to_string(), row["rank_after"].to_string(), format!("{seconds:.3}")]
+        let (rank, then) = (row["rank"].to_string(), row["rank_after"].to_string());
+        vec![path, rank, then, seconds("first_success_seconds"), seconds("longest_gap_seconds")]
     };
     paths.into_iter().flatten().map(row).collect()
 }
@@ -259,13 +272,16 @@ mod tests {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let (killed, end) = (at(1000), at(9000));
-        let back = |answered: &[u64]| {
-            first_success(&answered.iter().map(|millis| at(*millis)).collect::<Vec<_>>(), killed, end).as_millis()
+        let found = |answered: &[u64]| {
+            let answered: Vec<Instant> = answered.iter().map(|millis| at(*millis)).collect();
+            let (first, gap) = first_success(&answered, killed, end);
+            (first.as_millis(), gap.as_millis())
         };
         let working = |from: u64| (from..9000).step_by(100);
         // One answer was still on its way.
-        assert_eq!(back(&[500, 990, 1005].into_iter().chain(working(3100)).collect::<Vec<_>>()), 2100);
-        assert_eq!(back(&working(900).collect::<Vec<_>>()), 100, "one that was not disturbed");
-        assert_eq!((back(&[990]), back(&[990, 1005])), (8000, 8000), "one that never came back");
+        assert_eq!(found(&[500, 990, 1005].into_iter().chain(working(3100)).collect::<Vec<_>>()), (2100, 2095));
+        let disturbed: Vec<u64> = working(900).filter(|at| !(3000..3500).contains(at)).collect();
+        assert_eq!(found(&disturbed), (100, 600), "one that waited for another's takeover");
+        assert_eq!((found(&[990]), found(&[990, 1005])), ((8000, 8010), (8000, 7995)), "one that never came back");
     }
 }

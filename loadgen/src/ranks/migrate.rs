@@ -2,7 +2,7 @@
 //! fro between two ranks.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -100,9 +100,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     };
     let start = Instant::now();
     let (done, moved) = std::thread::scope(|scope| {
+        let stop = load.stop_at_end();
         let working = scope.spawn(|| load.run());
         let moved = runtime.block_on(moves(&tree, subtree, options.moves));
-        load.stop.store(true, Ordering::Relaxed);
+        drop(stop);
         (working.join(), moved)
     });
     let mut done = done.map_err(|_| anyhow::anyhow!("the load panicked"))??;

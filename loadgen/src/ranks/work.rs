@@ -70,7 +70,21 @@ pub(super) struct Load<'a> {
     pub(super) mismatches: Mismatches,
 }
 
+/// Stops a load when it is dropped, also when what was measured panics.
+pub(super) struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Load<'_> {
+    /// Its end is the end of the load.
+    pub(super) fn stop_at_end(&self) -> StopAtEnd<'_> {
+        StopAtEnd(&self.stop)
+    }
+
     /// Works until `stop` is set.
     pub(super) fn run(&self) -> anyhow::Result<Vec<Done>> {
         let results = clients::run(self.dirs.len(), self.threads, |number| self.client(number))?;
