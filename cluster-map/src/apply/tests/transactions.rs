@@ -97,12 +97,16 @@ fn r17_a_subtree_gets_another_parent_and_no_late_copy_does_it_again() {
     let moved = &map.subtrees[&SubtreeId(3)];
     assert_eq!((moved.parent, moved.parent_dir, &moved.name[..]), (Some(SubtreeId(2)), Some(Ino(77)), &b"new"[..]));
     assert_eq!(routes(&map), [before[0], before[1] + 1, before[2] + 1], "R16");
-    [1, 2].map(|subtree| finish(&mut map, subtree, &there));
+    for subtree in [1, 2] {
+        finish(&mut map, subtree, &there);
+    }
 
     let mut back = decide(&map, 1, &[2, 1], true);
     back.reparent = Some(reparent(&map, 3, 2, 1, "dir13"));
     assert_eq!(decided(&mut map, &back), Decision::Committed);
-    [1, 2].map(|subtree| finish(&mut map, subtree, &back));
+    for subtree in [1, 2] {
+        finish(&mut map, subtree, &back);
+    }
     assert_eq!(decided(&mut map, &there), Decision::Aborted, "a copy of long ago");
     assert_eq!(map.subtrees[&SubtreeId(3)].parent, Some(SubtreeId(1)));
 
@@ -110,7 +114,9 @@ fn r17_a_subtree_gets_another_parent_and_no_late_copy_does_it_again() {
     aborted.reparent = Some(reparent(&map, 3, 1, 2, "new"));
     let late = DecideTransaction { commit: true, ..aborted.clone() };
     assert_eq!(decided(&mut map, &aborted), Decision::Aborted);
-    [1, 2].map(|subtree| finish(&mut map, subtree, &aborted));
+    for subtree in [1, 2] {
+        finish(&mut map, subtree, &aborted);
+    }
     assert_eq!(decided(&mut map, &late), Decision::Aborted, "its proposal comes after all have forgotten it");
 }
 
