@@ -35,8 +35,8 @@ pub struct Export {
 struct Dir {
     ino: Ino,
     after: Bytes,
-    /// How often its names had been evicted when it was begun, if all of them were known.
-    complete: Option<u64>,
+    /// All names were known when it was begun.
+    complete: bool,
 }
 
 /// What changed since the copy began.
@@ -111,7 +111,7 @@ impl Namespace {
         let ino = export.dirs.pop_front()?;
         self.export_inode(ino, slice);
         let names = self.cache.peek(ino).and_then(|node| node.names.as_ref());
-        let complete = names.filter(|names| names.is_complete()).map(|names| names.forgot);
+        let complete = names.is_some_and(|names| names.is_complete());
         Some(Dir { ino, after: Bytes::new(), complete })
     }
 
@@ -140,7 +140,7 @@ impl Namespace {
         // Names that are skipped cost time all the same (R27).
         slice.room = slice.room.saturating_sub(8 * seen);
         let more = seen == limit;
-        let complete = !more && dir.complete == Some(names.forgot) && names.is_complete();
+        let complete = !more && dir.complete && names.is_complete() && !self.cache.noted.is_cut(dir.ino);
         for name in dirty {
             self.cache.noted.note(|| Note::Name(dir.ino, name));
         }

@@ -132,6 +132,9 @@ impl Cache {
         let before = names.bytes;
         let went = names.evict(SLICE, second_chance, may_go);
         self.meta_bytes -= before - names.bytes;
+        if went > 0 {
+            self.noted.cut(ino);
+        }
         went
     }
 }

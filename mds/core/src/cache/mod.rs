@@ -254,6 +254,9 @@ impl Cache {
         self.meta_bytes -= bytes;
         self.dirty_bytes -= dirty;
         self.giants.remove(&ino);
+        if node.names.is_some() {
+            self.noted.cut(ino);
+        }
         Some(node)
     }
 

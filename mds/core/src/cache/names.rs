@@ -68,8 +68,6 @@ pub(crate) struct Names {
     pub bytes: usize,
     pub dirty_bytes: usize,
     hand: Bytes,
-    /// Rises when something that was known is forgotten.
-    pub forgot: u64,
 }
 
 /// Bytes of an entry: a B-tree slot at two thirds fill, the name, its allocation and its shared counter.
@@ -161,7 +159,6 @@ impl Names {
         let after = next.map_or(&mut self.end_known, |(_, next)| &mut next.gap_known);
         let before = usize::from(!entry.gap_known) + usize::from(!*after);
         *after = *after && entry.gap_known && entry.state == State::Absent;
-        self.forgot += u64::from(!*after);
         self.gaps = self.gaps + usize::from(!*after) - before;
     }
 

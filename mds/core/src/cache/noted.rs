@@ -16,12 +16,14 @@ pub(crate) enum Note {
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     notes: Option<FxHashSet<Note>>,
+    /// Directories of whose names something was forgotten.
+    cut: FxHashSet<Ino>,
     bytes: usize,
 }
 
 impl Noted {
     pub fn begin(&mut self) {
-        *self = Self { notes: Some(FxHashSet::default()), bytes: 0 };
+        *self = Self { notes: Some(FxHashSet::default()), ..Self::default() };
     }
 
     /// All notes, in order; none are taken any more.
@@ -38,6 +40,18 @@ impl Noted {
         if notes.insert(note) {
             self.bytes += size_of::<Note>() * 2 + name;
         }
+    }
+
+    /// Names of a directory are forgotten.
+    pub fn cut(&mut self, dir: Ino) {
+        if self.notes.is_some() && self.cut.insert(dir) {
+            self.bytes += size_of::<Ino>() * 2;
+        }
+    }
+
+    /// Whether something was forgotten of a directory since the copy began.
+    pub fn is_cut(&self, dir: Ino) -> bool {
+        self.cut.contains(&dir)
     }
 
     /// Bytes in memory (I8).

@@ -1,6 +1,7 @@
 //! The namespace driven as its shell drives it, over a store in memory.
 
 mod budget;
+mod copies;
 mod forest;
 mod hostile;
 mod inodes;
