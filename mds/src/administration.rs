@@ -7,7 +7,7 @@ use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::subtree_service_server::{SubtreeService, SubtreeServiceServer};
 use pando_proto::mds::{
     AwaitMapRequest, AwaitMapResponse, ImportFrame, ImportResponse, MergeRequest, MergeResponse, PrepareRequest,
-    PrepareResponse, SplitRequest, SplitResponse, Target,
+    PrepareResponse, SplitRequest, SplitResponse, Target, prepare_response,
 };
 use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
 use tokio::sync::oneshot;
@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::owner::Control;
 use crate::rank::Shared;
-use crate::subtree::{Find, Found, MapChanged};
+use crate::subtree::{Find, Found, MapChanged, Prepare};
 
 /// For a map that the caller has and this rank has not.
 const MAP_WAIT: Duration = Duration::from_secs(5);
@@ -158,8 +158,22 @@ impl SubtreeService for Subtrees {
     }
 
     async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
-        let subtree = SubtreeId(request.into_inner().subtree);
-        Err(not_here(&self.0, subtree, &Target::default()).into())
+        let request = request.into_inner();
+        let subtree = SubtreeId(request.subtree);
+        // R14: whoever asks has found the subtree here by that map.
+        let map = self.0.map.wait_for(Epoch(request.map_epoch), MAP_WAIT).await?;
+        let served = self.0.served(subtree).ok_or_else(|| not_here(&self.0, subtree, &Target::default()))?;
+        let _ = served.address.send(MapChanged(map)).await;
+        let (reply, answer) = oneshot::channel();
+        served.address.send(Prepare { request, reply }).await.map_err(|_| gone())?;
+        match answer.await.map_err(|_| gone())? {
+            Ok(response) => Ok(Response::new(response)),
+            Err(error) if error.is_retryable() => Err(error.into()),
+            Err(error) => {
+                let refused = prepare_response::Answer::Refused(error.to_rpc_status());
+                Ok(Response::new(PrepareResponse { answer: Some(refused) }))
+            }
+        }
     }
 
     async fn await_map(&self, request: Request<AwaitMapRequest>) -> Result<Response<AwaitMapResponse>, Status> {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use pando_cluster_map::{Decision, TransactionId};
 use pando_mon_client::{MonClient, MoveOutcome};
 use pando_osd_client::{ObjectClient, RecordClient};
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
-use pando_proto::mds::{AwaitMapRequest, ImportFrame, ImportResponse};
-use pando_proto::mon::{CommitMoveRequest, MergeSubtreeRequest, SplitSubtreeRequest};
+use pando_proto::mds::{AwaitMapRequest, ImportFrame, ImportResponse, PrepareRequest, PrepareResponse};
+use pando_proto::mon::{CommitMoveRequest, DecideTransactionRequest, MergeSubtreeRequest, SplitSubtreeRequest};
 use pando_proto::osd::{CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
 use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, Rank, Reason, ShardId, SubtreeId};
 use pando_rpc::Net;
@@ -61,6 +62,10 @@ pub trait Mons {
     fn cancel_move(&self, subtree: SubtreeId, move_id: u64) -> Io<Epoch>;
     /// The way to subtrees changes; the map that says so (R16).
     fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch>;
+    /// A transaction between subtrees is decided: the decision that stands, and a map that has it (R18).
+    fn decide(&self, request: DecideTransactionRequest) -> Io<(Decision, Epoch)>;
+    /// A subtree has done what was decided.
+    fn finish(&self, subtree: SubtreeId, transactions: Vec<TransactionId>) -> Io<Epoch>;
 }
 
 /// Other ranks.
@@ -69,6 +74,8 @@ pub trait Peers {
     fn import(&self, address: String, frames: mpsc::Receiver<ImportFrame>) -> Io<ImportResponse>;
     /// Ends when the rank has this map.
     fn await_map(&self, address: String, epoch: Epoch) -> Io<()>;
+    /// A name is to come to a subtree of the rank (R18).
+    fn prepare(&self, address: String, request: PrepareRequest) -> Io<PrepareResponse>;
 }
 
 /// All of them.
@@ -178,6 +185,16 @@ impl Mons for RankMons {
         let client = self.client.clone();
         Box::pin(async move { client.raise_routes(subtrees).await })
     }
+
+    fn decide(&self, request: DecideTransactionRequest) -> Io<(Decision, Epoch)> {
+        let client = self.client.clone();
+        Box::pin(async move { client.decide_transaction(request).await })
+    }
+
+    fn finish(&self, subtree: SubtreeId, transactions: Vec<TransactionId>) -> Io<Epoch> {
+        let client = self.client.clone();
+        Box::pin(async move { client.finish_transactions(subtree, transactions).await })
+    }
 }
 
 /// Other ranks, by connections that are made when they are needed.
@@ -201,6 +218,15 @@ impl Peers for RankPeers {
             let mut service = SubtreeServiceClient::new(pando_rpc::channel(&net, &address)?);
             service.await_map(AwaitMapRequest { map_epoch: epoch.0 }).await?;
             Ok(())
+        })
+    }
+
+    fn prepare(&self, address: String, request: PrepareRequest) -> Io<PrepareResponse> {
+        let net = Arc::clone(&self.net);
+        Box::pin(async move {
+            let channel = pando_rpc::channel(&net, &address)?;
+            let mut service = SubtreeServiceClient::new(channel).max_encoding_message_size(MAX_MESSAGE_BYTES);
+            Ok(service.prepare(request).await?.into_inner())
         })
     }
 }

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::io::Io;
 use crate::owner::{Common, Outcome, Reply, Warm};
-use crate::subtree::{self, ExportStep, Find, Found, Freeze, Place, Release, Subtree, Thaw, Token};
+use crate::subtree::{self, ExportStep, Find, Found, Freeze, MapChanged, Place, Release, Subtree, Thaw, Token};
 use crate::takeover::Ownership;
 
 /// For the commits under way to come to their end.
@@ -238,8 +239,17 @@ impl Task {
             return Err(Error::new(Reason::InUse, message));
         };
         let parent_epoch = map.subtrees.get(&parent).map_or(Epoch(0), |parent| parent.epoch);
+        // R15: the inode of the root gets its name of this map before the subtree stands still.
+        let _ = self.address.send(MapChanged(Arc::clone(&map))).await;
         let ice = Ice::new(&self.address, true).await?;
         let upper_ice = Ice::new(&upper.address, true).await?;
+        let name = |map: &ClusterMap| {
+            let found = map.subtrees.get(&self.own.subtree);
+            found.map(|found| (found.parent, found.parent_dir, found.name.clone()))
+        };
+        if name(&map) != name(&self.common.parts.map.current()) {
+            return Err(Error::new(Reason::Unavailable, "the subtree has another name by now: try again"));
+        }
         let request = MergeSubtreeRequest {
             child: self.own.subtree.0,
             child_epoch: self.own.epoch.0,

@@ -49,6 +49,8 @@ pub(crate) struct Common {
     pub parts: Rc<Parts>,
     pub memory: Memory,
     pub nursery: Nursery,
+    /// The last number of a transaction.
+    pub numbers: Rc<Cell<u64>>,
 }
 
 /// Caches of subtrees that were just split off, until they are opened.
@@ -102,7 +104,7 @@ pub(crate) struct Warm {
 
 /// Keeps a task for each subtree that is ours, until the rank stops.
 pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
-    let common = Common { shared, parts: Rc::new(parts), memory, nursery: Nursery::default() };
+    let common = Common { shared, parts: Rc::new(parts), memory, nursery: Nursery::default(), numbers: Rc::default() };
     let mut map = common.parts.map.clone();
     let mut owners = JoinSet::new();
     let mut owned = BTreeSet::new();
@@ -232,6 +234,7 @@ impl Owner {
             subtree = %own.subtree, epoch = %own.epoch, shards = opened.listed.len(), warm = warm.is_some(),
             "a subtree is served"
         );
+        let (control, controls) = mpsc::channel(CONTROLS);
         let launch = subtree::Parts {
             own,
             rank: parts.rank,
@@ -245,9 +248,10 @@ impl Owner {
             memory: self.common.memory.clone(),
             gauge: parts.loads.gauge(own.subtree),
             warm,
+            control: control.clone(),
+            numbers: Rc::clone(&self.common.numbers),
         };
         let (address, ended) = Subtree::launch(launch, opened);
-        let (control, controls) = mpsc::channel(CONTROLS);
         shared.serve(own.subtree, Some(Served { address: address.clone(), control }));
         let ended = self.attend(own, &address, ended, controls).await;
         shared.serve(own.subtree, None);

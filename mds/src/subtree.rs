@@ -17,30 +17,34 @@ mod reply;
 mod routes;
 mod spill;
 mod statfs;
+mod transactions;
 mod turn;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use actix::fut::ActorFuture;
 use actix::{Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message};
-use pando_cluster_map::ClusterMap;
+use pando_cluster_map::{ClusterMap, TransactionId};
 use pando_mds_core::Namespace;
-use pando_mds_core::api::BatchId;
+use pando_mds_core::api::{BatchId, Reads};
 use pando_mds_core::pipeline::Pipeline;
 use pando_mon_client::MapWatch;
 use pando_proto::mds::{Operation, OperationResult, Request};
 use pando_proto::{ClientId, Error, Ino, Rank, ShardId, SubtreeId};
 use pando_rpc::{Clock, Lease};
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::io::Outside;
 use crate::load::Gauge;
 use crate::memory::Memory;
+use crate::owner::Control;
 use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
 pub(crate) use commit::Committed;
@@ -50,6 +54,7 @@ use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
 pub(crate) use reply::{error_result, redirect, successor};
+pub(crate) use transactions::Prepare;
 pub(crate) use turn::config;
 
 /// Messages that may wait in the mailbox; a stream waits when it is full.
@@ -91,12 +96,19 @@ pub(crate) enum Event {
     Purged(Ino),
     Usage(Result<(u64, u64), Error>),
     RoutesRaised(Result<SmallVec<[SubtreeId; 2]>, Error>),
+    Transaction(TransactionId, transactions::Step),
+    /// A directory became a subtree, or did not, for this job.
+    Parted(u64, Result<(), Error>, Reads),
+    /// This job is to be tried again.
+    Again(u64),
+    /// The map knows that these have ended.
+    Told(Vec<TransactionId>),
 }
 
 macro_rules! messages {
     ($($message:ty),*) => { $(impl Message for $message { type Result = (); })* };
 }
-messages!(Submit, Call, MapChanged, Stop, Event, Freeze, Thaw, Release, Find, Export, Press);
+messages!(Submit, Call, MapChanged, Stop, Event, Freeze, Thaw, Release, Find, Export, Press, Prepare);
 
 /// What a subtree is made of.
 pub(crate) struct Parts {
@@ -116,6 +128,10 @@ pub(crate) struct Parts {
     pub gauge: Arc<Gauge>,
     /// The cache with which it begins.
     pub warm: Option<Namespace>,
+    /// To whoever sees to its splits.
+    pub control: mpsc::Sender<Control>,
+    /// Of transactions; none is used twice by this process.
+    pub numbers: Rc<Cell<u64>>,
 }
 
 /// See the module's text.
@@ -137,6 +153,9 @@ pub(crate) struct Subtree {
     /// Directories that are looked for, also while nothing else runs.
     finds: VecDeque<Job>,
     routes: routes::Routes,
+    transactions: transactions::Transactions,
+    control: mpsc::Sender<Control>,
+    numbers: Rc<Cell<u64>>,
     namespace: Namespace,
     pipeline: Pipeline,
     dedup: Dedup,
@@ -298,6 +317,13 @@ impl Handler<Press> for Subtree {
     type Result = ();
     fn handle(&mut self, _: Press, _: &mut Self::Context) {
         // The turn that follows evicts.
+    }
+}
+
+impl Handler<Prepare> for Subtree {
+    type Result = ();
+    fn handle(&mut self, prepare: Prepare, _: &mut Self::Context) {
+        self.prepare_asked(prepare);
     }
 }
 

@@ -16,7 +16,9 @@ use pando_mds_core::pipeline::CompletedRef;
 use pando_mds_core::pipeline::redo::{self, Position, Redo, Repair};
 use pando_mds_core::records::{FORMAT, Key};
 use pando_proto::ids::ROOT_SUBTREE;
-use pando_proto::mds::{CompletedRecord, FileKind, InodeRecord, OrphanRecord, PurgeRecord, ShardListRecord};
+use pando_proto::mds::{
+    CompletedRecord, FileKind, InodeRecord, OrphanRecord, PurgeRecord, ShardListRecord, TransactionRecord,
+};
 use pando_proto::osd::{CommitOutcome, CommitRequest, RaiseFenceResponse, Record};
 use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
@@ -51,6 +53,8 @@ pub(crate) struct Opened {
     pub dedup: Dedup,
     pub orphans: Vec<Ino>,
     pub purges: Vec<(Ino, PurgeRecord)>,
+    /// Transactions between subtrees that did not come to their end (R18).
+    pub transactions: Vec<TransactionRecord>,
 }
 
 struct TakeOver {
@@ -85,6 +89,7 @@ pub(crate) async fn take_over(
     this.load_completed(own.subtree, map).await?;
     this.load_completed_of_merged(&merged, map).await?;
     this.load(map, &merged).await?;
+    this.load_transactions().await?;
     this.make_root(now).await?;
     Ok(this.opened)
 }
@@ -267,6 +272,15 @@ impl TakeOver {
         if step.is_multiple_of(EVERY) {
             tokio::task::yield_now().await;
         }
+    }
+
+    async fn load_transactions(&mut self) -> Result<(), Error> {
+        let (home, none) = (self.home, SubtreeId(0));
+        let (from, to) = self.own_range(|subtree| Key::Transaction(home, subtree, none, Epoch(0), 0));
+        for (_, _, value) in self.scan_all(&BTreeSet::from([home]), from, to).await? {
+            self.opened.transactions.push(redo::decode_record(&value)?);
+        }
+        Ok(())
     }
 
     fn own_range(&self, key: impl Fn(SubtreeId) -> Key) -> (Bytes, Bytes) {

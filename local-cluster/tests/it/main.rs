@@ -4,6 +4,7 @@ mod basics;
 mod failures;
 mod processes;
 mod subtrees;
+mod transactions;
 
 use std::future::Future;
 use std::time::Duration;

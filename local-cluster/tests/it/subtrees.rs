@@ -14,11 +14,11 @@ use pando_rpc::{Net, TcpNet};
 
 use crate::with_cluster;
 
-fn ranks(mds: u32) -> Options {
+pub(crate) fn ranks(mds: u32) -> Options {
     Options { osds: 1, replicas: 1, mds, metadata_pgs: 4, data_pgs: 4, ..Options::default().memory() }
 }
 
-async fn quiet(cluster: &LocalCluster) {
+pub(crate) async fn quiet(cluster: &LocalCluster) {
     cluster.admin().admin().set_setting("balancer_mode", "0").await.unwrap();
 }
 
@@ -28,7 +28,7 @@ async fn service(address: &str) -> SubtreeServiceClient<tonic::transport::Channe
 }
 
 /// Asks the owner of `path` to split it off; asks again while somebody else is at it.
-async fn split(client: &Client, path: &str) -> Result<SubtreeId, Error> {
+pub(crate) async fn split(client: &Client, path: &str) -> Result<SubtreeId, Error> {
     loop {
         let place = client.locate(path).await.unwrap();
         let request = SplitRequest { target: Some(Target { base: place.ino.0, ..Target::default() }) };
@@ -49,7 +49,7 @@ async fn split(client: &Client, path: &str) -> Result<SubtreeId, Error> {
     }
 }
 
-async fn merge(client: &Client, path: &str, subtree: SubtreeId) -> Result<(), Error> {
+pub(crate) async fn merge(client: &Client, path: &str, subtree: SubtreeId) -> Result<(), Error> {
     loop {
         let place = client.locate(path).await.unwrap();
         let request = MergeRequest { subtree: subtree.0 };
@@ -65,7 +65,7 @@ async fn merge(client: &Client, path: &str, subtree: SubtreeId) -> Result<(), Er
     }
 }
 
-async fn owner(client: &Client, path: &str) -> (SubtreeId, Rank) {
+pub(crate) async fn owner(client: &Client, path: &str) -> (SubtreeId, Rank) {
     let place = client.locate(path).await.unwrap();
     (place.subtree, place.rank)
 }

@@ -56,7 +56,8 @@ impl Subtree {
         let (client, id) = (connection.client, request.id);
         let to = To::Stream(Arc::clone(connection));
         let perhaps_copy = match self.dedup.judge(client, id, connection) {
-            Verdict::Run => false,
+            // What was under way before the opening may turn out to be this very request (R18).
+            Verdict::Run => self.transactions.is_recovering(),
             Verdict::RunIfNew => true,
             verdict => return self.tell(verdict, to, id),
         };
@@ -237,10 +238,16 @@ impl Subtree {
         if !same_tree(&before, &self.map) {
             self.learn_map();
         }
+        self.note_unfinished();
+        let name = |map: &ClusterMap| map.subtrees.get(&self.own.subtree).map(|own| (own.parent_dir, own.name.clone()));
+        if name(&before) != name(&self.map) {
+            self.rename_root_if_due();
+        }
         self.namespace.set_inline_limit(self.map.inline_limit());
         self.namespace.set_spread_shards(self.map.spread_shards());
         self.namespace.set_object_size(self.map.object_size());
         let known = self.dedup.clients().chain(self.awaited.keys().copied());
+        let known = known.chain(self.namespace.holding_sessions());
         let mut gone: Vec<ClientId> = known.filter(|client| !self.map.session_is_live(*client)).collect();
         gone.sort_unstable();
         gone.dedup();

@@ -1,5 +1,6 @@
 //! Changes become batches, batches become commits, commits let replies go (R2 to R7).
 
+use pando_cluster_map::TransactionId;
 use pando_mds_core::Namespace;
 use pando_mds_core::api::{BatchId, Change, FollowUp, Reads};
 use pando_mds_core::pipeline::CompletedRef;
@@ -31,6 +32,10 @@ pub(super) enum Then {
     Purge(Ino, PurgeRecord),
     /// The intent stands: write the objects.
     Spill(Ino),
+    /// The map is to decide to commit.
+    Decide(TransactionId),
+    /// The coordinator is to hear that this subtree is prepared.
+    Prepared(TransactionId),
 }
 
 impl Subtree {
@@ -147,6 +152,7 @@ impl Subtree {
         let progress = self.pipeline.committed(shard, batch);
         if let Some(batch) = progress.settled {
             self.namespace.durable(batch);
+            self.batch_is_settled(batch);
         }
         if let Some(batch) = progress.durable {
             self.batch_is_durable(batch);
@@ -154,6 +160,8 @@ impl Subtree {
                 match then {
                     Then::Purge(ino, record) => self.add_purge(ino, record),
                     Then::Spill(ino) => self.write_spill(ino),
+                    Then::Decide(id) => self.decide(id, true),
+                    Then::Prepared(id) => self.is_prepared(id),
                 }
             }
         }

@@ -9,7 +9,7 @@ use pando_proto::{Error, Reason, ShardId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::job::{Job, Work};
+use super::job::Job;
 use super::turn::overloaded;
 use super::{Event, Subtree};
 use crate::io::Page;
@@ -53,12 +53,15 @@ impl Subtree {
             + self.blocked.values().map(Vec::len).sum::<usize>()
             + self.inos.waiting()
             + self.routes.waiting()
+            + self.transactions.waiting()
     }
 
     /// Parks a job until its records are here.
     pub(super) fn fetch(&mut self, mut job: Job, fetches: SmallVec<[Fetch; 2]>) {
         let pinned = self.namespace.usage().pinned_bytes;
-        if self.fetching.parked.len() >= MAX_PARKED || (job.rounds == 1 && pinned > self.memory.budget() / 2) {
+        let crowded =
+            self.fetching.parked.len() >= MAX_PARKED || (job.rounds == 1 && pinned > self.memory.budget() / 2);
+        if crowded && !job.is_due() {
             return self.fail(job, overloaded("too many operations wait for records"));
         }
         self.track(&mut job);
@@ -162,8 +165,7 @@ impl Subtree {
         let Some(Parked { job, .. }) = self.fetching.parked.remove(&waiter) else { return };
         match failed {
             Some(error) => self.fail(job, error.clone()),
-            None if matches!(job.work, Work::Find(_)) => self.finds.push_back(job),
-            None => self.runnable.push_back(job),
+            None => self.requeue(job),
         }
     }
 
@@ -176,6 +178,7 @@ impl Subtree {
         jobs.extend(self.statfs.take_waiting());
         jobs.extend(self.spills.take_waiting());
         jobs.extend(self.routes.take_waiting());
+        jobs.extend(self.transactions.take_jobs());
         jobs.extend(self.finds.drain(..));
         jobs
     }

@@ -140,6 +140,7 @@ impl Subtree {
             || !self.events.is_empty()
             || !self.pipeline.is_idle()
             || !self.is_quiet(freeze.purges_may_go_on)
+            || self.transactions.is_busy()
             || self.routes.is_raising();
         if busy {
             return;

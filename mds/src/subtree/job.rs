@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use pando_cluster_map::TransactionId;
 use pando_proto::mds::operation::Op;
-use pando_proto::mds::{Operation, OperationResult, Target};
+use pando_proto::mds::{Operation, OperationResult, PrepareResponse, Target};
 use pando_proto::{ClientId, Epoch, Error, Ino, SubtreeId};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::handover::Found;
+use super::transactions::Asked;
 use crate::session::Connection;
 
 /// What is to be done.
@@ -19,6 +21,12 @@ pub(super) enum Work {
     Reap(Ino),
     /// Which directory a person means.
     Find(Target),
+    /// Whether a name may come from another subtree (R18).
+    Welcome(Box<Asked>),
+    /// What was decided of a transaction happens.
+    Conclude(TransactionId),
+    /// The inode of the root follows its name in the map.
+    RenameRoot,
 }
 
 /// Who gets the reply.
@@ -26,6 +34,7 @@ pub(super) enum To {
     Stream(Arc<Connection>),
     Unary(oneshot::Sender<OperationResult>),
     Finder(oneshot::Sender<Result<Found, Error>>),
+    Preparer(oneshot::Sender<Result<PrepareResponse, Error>>),
     Nobody,
 }
 
@@ -54,6 +63,13 @@ pub(super) struct Job {
     pub asked: u64,
     /// Subtrees whose routes were raised for it.
     pub routes: SmallVec<[SubtreeId; 2]>,
+}
+
+impl Job {
+    /// It was decided: it has to be done, whatever else there is to do.
+    pub fn is_due(&self) -> bool {
+        matches!(self.work, Work::Conclude(_) | Work::RenameRoot)
+    }
 }
 
 impl To {

@@ -245,6 +245,7 @@ fn deliver(ready: Ready) {
         // The caller may have gone away.
         To::Unary(reply) => drop(reply.send(result)),
         To::Finder(reply) => drop(reply.send(Err(error_of(result)))),
+        To::Preparer(reply) => drop(reply.send(Err(error_of(result)))),
         To::Nobody => {}
     }
 }

@@ -87,6 +87,7 @@ impl Subtree {
 
     /// An operation has its outcome. If it was the one that changes routes, the others go on.
     pub(super) fn route_change_over(&mut self, job: u64) {
+        self.forget_tries(job);
         if self.routes.active.as_ref().is_none_or(|(active, _)| *active != job) {
             return;
         }
@@ -128,7 +129,7 @@ impl Subtree {
 }
 
 /// Raises the routes and sees to it that every owner knows.
-async fn raise(
+pub(super) async fn raise(
     mons: Rc<dyn Mons>,
     peers: Rc<dyn Peers>,
     maps: MapWatch,

@@ -50,7 +50,8 @@ pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
     pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
-        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, gauge, warm } = parts;
+        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, gauge, warm, control, numbers } =
+            parts;
         let config = config(own, &map, memory.budget());
         let namespace = match warm {
             Some(mut warm) => {
@@ -82,6 +83,9 @@ impl Subtree {
             copy: Default::default(),
             finds: Default::default(),
             routes: Default::default(),
+            transactions: Default::default(),
+            control,
+            numbers,
             namespace,
             pipeline,
             dedup: Default::default(),
@@ -131,6 +135,7 @@ impl Subtree {
         self.dedup = opened.dedup;
         self.orphans = opened.orphans.into_iter().collect();
         self.resume_purges(opened.purges);
+        self.adopt_transactions(opened.transactions);
         if !self.awaited.is_empty() {
             self.namespace.begin_grace();
         }
@@ -140,6 +145,7 @@ impl Subtree {
     pub(super) fn resume(&mut self) {
         self.reap_if_all_are_back();
         self.start_purges();
+        self.resume_transactions();
     }
 
     /// Runs a slice; true if there is more to do at once.
@@ -185,11 +191,16 @@ impl Subtree {
             return None;
         }
         let found = self.finds.pop_front();
-        if found.is_none() && self.is_running() { self.runnable.pop_front() } else { found }
+        if found.is_none() && self.may_run() { self.runnable.pop_front() } else { found }
     }
 
     fn has_jobs(&self) -> bool {
-        self.ending.is_none() && (!self.finds.is_empty() || (self.is_running() && !self.runnable.is_empty()))
+        self.ending.is_none() && (!self.finds.is_empty() || (self.may_run() && !self.runnable.is_empty()))
+    }
+
+    /// What the time before the opening left undone comes first (R18).
+    fn may_run(&self) -> bool {
+        self.is_running() && !self.transactions.is_recovering()
     }
 
     /// Sends what the turn caused; true if more is to be evicted.
@@ -199,6 +210,7 @@ impl Subtree {
             self.start_fetches();
             self.send_commits();
             self.raise_fences();
+            self.tell_finished();
         }
         self.send_replies();
         while self.tasks.try_join_next().is_some() {}
@@ -237,6 +249,10 @@ impl Subtree {
             Event::Purged(ino) => self.purged(ino),
             Event::Usage(usage) => self.usage_arrived(usage),
             Event::RoutesRaised(raised) => self.routes_raised(raised),
+            Event::Transaction(id, step) => self.transaction_step(id, step),
+            Event::Parted(job, parted, reads) => self.parted(job, parted, reads),
+            Event::Again(job) => self.try_again(job),
+            Event::Told(told) => self.told(told),
         }
     }
 
@@ -255,7 +271,7 @@ impl Subtree {
         self.next_job += 1;
         let bytes = match &work {
             Work::Operation(operation) => data_bytes(operation),
-            Work::Reap(_) | Work::Find(_) => 0,
+            _ => 0,
         };
         self.job_bytes += bytes;
         let seen = self.map.epoch;
@@ -309,6 +325,21 @@ impl Subtree {
                 }
                 None => return,
             },
+            Work::Welcome(_) => match self.run_welcome(job) {
+                Some((again, outcome)) => {
+                    job = again;
+                    outcome
+                }
+                None => return,
+            },
+            Work::Conclude(id) => {
+                let id = *id;
+                match self.run_conclude(id) {
+                    Outcome::Done(done) => return self.concluded(job, id, done),
+                    other => other,
+                }
+            }
+            Work::RenameRoot => self.run_rename_root(),
         };
         match outcome {
             Outcome::Done(done) => self.done(job, done),
@@ -325,15 +356,12 @@ impl Subtree {
             Outcome::CutFirst(ino, change) => self.cut_first(job, ino, change),
             Outcome::Cross { crossings, reads } => self.cross(job, crossings, reads),
             Outcome::NeedRoutes(subtrees) => self.need_routes(job, subtrees),
-            Outcome::Across(..) => {
-                let message = "this reaches into two subtrees: copy it, or merge the subtrees first".to_owned();
-                self.fail(job, Error { message, ..Error::posix(pando_proto::Errno::EXDEV) });
-            }
+            Outcome::Across(across, reads) => self.across(job, across, reads),
         }
     }
 
     pub(super) fn wait_for_ino(&mut self, mut job: Job, ino: pando_proto::Ino) {
-        if self.parked() >= super::fetch::MAX_PARKED {
+        if self.parked() >= super::fetch::MAX_PARKED && !job.is_due() {
             return self.fail(job, overloaded("too many operations wait"));
         }
         self.track(&mut job);
@@ -343,7 +371,17 @@ impl Subtree {
 
     /// Runs again what waited for an ino.
     pub(super) fn wake(&mut self, ino: pando_proto::Ino) {
-        self.runnable.extend(self.blocked.remove(&ino).unwrap_or_default());
+        for job in self.blocked.remove(&ino).unwrap_or_default() {
+            self.requeue(job);
+        }
+    }
+
+    /// Runs a job again. Some go on while the subtree is frozen.
+    pub(super) fn requeue(&mut self, job: Job) {
+        match job.work {
+            Work::Find(_) | Work::Conclude(_) | Work::RenameRoot => self.finds.push_back(job),
+            _ => self.runnable.push_back(job),
+        }
     }
 
     fn done(&mut self, job: Job, done: Done) {
@@ -363,6 +401,10 @@ impl Subtree {
     }
 
     pub(super) fn fail(&mut self, job: Job, error: Error) {
+        if job.is_due() {
+            // What was decided has to be done: opened again, it is tried again.
+            return self.reload(error);
+        }
         self.route_change_over(job.id);
         self.reclaim_ended(&job);
         if job.rounds > 0 {

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pando_cluster_map::{Decision, TransactionId};
 use pando_mds::io::{Io, Mons, Objects, Page, Peers, Records};
 use pando_mds_core::records::Key;
-use pando_proto::mds::{ImportFrame, ImportResponse};
-use pando_proto::mon::{CommitMoveRequest, MergeSubtreeRequest, SplitSubtreeRequest};
+use pando_proto::mds::{ImportFrame, ImportResponse, PrepareRequest, PrepareResponse};
+use pando_proto::mon::{CommitMoveRequest, DecideTransactionRequest, MergeSubtreeRequest, SplitSubtreeRequest};
 use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
 use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
 use tokio::sync::watch;
@@ -359,6 +360,14 @@ impl Mons for FakeMons {
     fn raise_routes(&self, _: Vec<SubtreeId>) -> Io<Epoch> {
         alone()
     }
+
+    fn decide(&self, _: DecideTransactionRequest) -> Io<(Decision, Epoch)> {
+        alone()
+    }
+
+    fn finish(&self, _: SubtreeId, _: Vec<TransactionId>) -> Io<Epoch> {
+        alone()
+    }
 }
 
 /// There is one subtree in these tests.
@@ -382,6 +391,10 @@ impl Peers for Takers {
     }
 
     fn await_map(&self, _: String, _: Epoch) -> Io<()> {
+        alone()
+    }
+
+    fn prepare(&self, _: String, _: PrepareRequest) -> Io<PrepareResponse> {
         alone()
     }
 }

@@ -1,0 +1,252 @@
+//! Renames from one subtree to another (R15, R17, R18), also while ranks die.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use pando_client::{Client, OpenOptions};
+use pando_local_cluster::{LocalCluster, Options};
+use pando_proto::{Errno, Rank, SubtreeId};
+
+use crate::subtrees::{merge, owner, quiet, ranks, split};
+use crate::with_cluster;
+
+/// Directories `/a` and `/b`, subtrees at ranks 1 and 2.
+async fn two(cluster: &LocalCluster, client: &Client) -> (SubtreeId, SubtreeId) {
+    quiet(cluster).await;
+    let mut subtrees = Vec::new();
+    for (dir, rank) in [("/a", 1), ("/b", 2)] {
+        client.create_dir(dir).await.unwrap();
+        let subtree = split(client, dir).await.unwrap();
+        cluster.admin().admin().move_subtree(subtree, Rank(rank), true).await.unwrap();
+        subtrees.push(subtree);
+    }
+    (subtrees[0], subtrees[1])
+}
+
+async fn names(client: &Client, dir: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut listing = client.read_dir(dir).await.unwrap();
+    while let Some(entry) = listing.next_entry().await.unwrap() {
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    names
+}
+
+/// The map forgets what all have done.
+async fn forgotten(cluster: &LocalCluster) {
+    loop {
+        let map = cluster.admin().get_map(Default::default()).await.unwrap();
+        if map.transactions.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn files_and_symlinks_go_to_another_subtree() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        two(&cluster, &client).await;
+        client.create_dir("/b/sub").await.unwrap();
+        client.write("/a/small", "small").await.unwrap();
+        let large = vec![7u8; 300_000];
+        client.write("/a/large", large.clone()).await.unwrap();
+        client.symlink("small", "/a/link").await.unwrap();
+        client.write("/top", "top").await.unwrap();
+
+        client.rename("/a/small", "/b/sub/little").await.unwrap();
+        client.rename("/a/large", "/b/large").await.unwrap();
+        client.rename("/a/link", "/b/link").await.unwrap();
+        client.rename("/top", "/a/top").await.unwrap();
+        assert_eq!(names(&client, "/a").await, ["top"]);
+        assert_eq!(names(&client, "/b").await, ["large", "link", "sub"]);
+        assert_eq!(client.read("/b/sub/little").await.unwrap(), "small");
+        assert_eq!(client.read("/b/large").await.unwrap(), large);
+        assert_eq!(client.read("/a/top").await.unwrap(), "top");
+        assert_eq!(client.read_link("/b/link").await.unwrap().as_os_str(), "small");
+        assert_eq!(client.read("/a/small").await.unwrap_err().errno(), Errno::ENOENT);
+
+        // What is there is replaced, or not.
+        client.write("/a/x", "x").await.unwrap();
+        client.write("/b/x", "old").await.unwrap();
+        client.rename("/a/x", "/b/x").await.unwrap();
+        assert_eq!(client.read("/b/x").await.unwrap(), "x");
+        let errno = |error: pando_client::Error| error.errno();
+        client.write("/a/x", "x").await.unwrap();
+        assert_eq!(client.rename_no_replace("/a/x", "/b/x").await.map_err(errno), Err(Errno::EEXIST));
+        assert_eq!(client.rename("/a/x", "/b/sub").await.map_err(errno), Err(Errno::EISDIR));
+        assert_eq!(client.rename("/a/none", "/b/y").await.map_err(errno), Err(Errno::ENOENT));
+        assert_eq!(client.rename("/a/x", "/b/none/y").await.map_err(errno), Err(Errno::ENOENT));
+        assert_eq!(client.rename("/a/x", "/b/x/y").await.map_err(errno), Err(Errno::ENOTDIR));
+        client.hard_link("/a/x", "/a/x2").await.unwrap();
+        assert_eq!(client.rename("/a/x", "/b/y").await.map_err(errno), Err(Errno::EXDEV), "it has two names");
+        assert_eq!(client.read("/a/x").await.unwrap(), "x");
+
+        // It lives on where it is now.
+        client.write("/b/sub/little", "changed").await.unwrap();
+        client.rename("/b/sub/little", "/a/back").await.unwrap();
+        assert_eq!(client.read("/a/back").await.unwrap(), "changed");
+        client.remove_file("/a/back").await.unwrap();
+        client.remove_file("/b/large").await.unwrap();
+        forgotten(&cluster).await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn open_files_stay_open_on_their_way() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        two(&cluster, &client).await;
+        client.write("/a/f", "one").await.unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&client, "/a/f").await.unwrap();
+        let other = Client::connect(cluster.mon_addresses()).await.unwrap();
+        other.rename("/a/f", "/b/f").await.unwrap();
+        assert_eq!(file.read_at(0, 10).await.unwrap(), "one", "R15: the handle went along");
+        file.write_at(0, "two").await.unwrap();
+        assert_eq!(other.read("/b/f").await.unwrap(), "two");
+        // R19: unlinked where it is now, and still open.
+        other.rename("/b/f", "/a/g").await.unwrap();
+        other.remove_file("/a/g").await.unwrap();
+        assert_eq!(file.read_at(0, 10).await.unwrap(), "two");
+        file.close().await.unwrap();
+        forgotten(&cluster).await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn directories_go_whole_to_another_subtree() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        let (a, b) = two(&cluster, &client).await;
+        client.create_dir_all("/a/dir/deep").await.unwrap();
+        for file in 0..30 {
+            client.write(format!("/a/dir/{file}"), format!("{file}")).await.unwrap();
+        }
+        client.write("/a/dir/deep/f", "deep").await.unwrap();
+        let errno = |error: pando_client::Error| error.errno();
+        client.create_dir_all("/b/full/x").await.unwrap();
+        client.write("/b/file", "").await.unwrap();
+        client.create_dir("/b/empty").await.unwrap();
+        assert_eq!(client.rename("/a/dir", "/b/full").await.map_err(errno), Err(Errno::ENOTEMPTY));
+        assert_eq!(client.rename("/a/dir", "/b/file").await.map_err(errno), Err(Errno::ENOTDIR));
+        assert_eq!(owner(&client, "/a/dir").await.0, a, "nothing was split for what was refused");
+
+        client.rename("/a/dir", "/b/moved").await.unwrap();
+        assert_eq!(names(&client, "/a").await, Vec::<String>::new());
+        assert_eq!(names(&client, "/b").await, ["empty", "file", "full", "moved"]);
+        assert_eq!(client.read("/b/moved/deep/f").await.unwrap(), "deep");
+        assert_eq!(client.read("/b/moved/29").await.unwrap(), "29");
+        assert_eq!(client.read("/a/dir/29").await.unwrap_err().errno(), Errno::ENOENT, "R16");
+        assert_eq!(client.metadata("/b/moved/..").await.unwrap().ino(), client.metadata("/b").await.unwrap().ino());
+        let dir = owner(&client, "/b/moved").await.0;
+        assert!(dir != a && dir != b);
+
+        // Onto an empty directory; within one subtree; back.
+        client.rename("/b/moved", "/b/empty").await.unwrap();
+        client.rename("/b/empty", "/b/full/inner").await.unwrap();
+        assert_eq!(client.read("/b/full/inner/deep/f").await.unwrap(), "deep");
+        assert_eq!(names(&client, "/b").await, ["file", "full"]);
+        client.rename("/b/full/inner", "/a/dir").await.unwrap();
+        assert_eq!(client.read("/a/dir/deep/f").await.unwrap(), "deep");
+        assert_eq!(owner(&client, "/a/dir").await.0, dir);
+
+        // R17: not into itself.
+        assert_eq!(client.rename("/a/dir", "/a/dir/deep/x").await.map_err(errno), Err(Errno::EINVAL));
+        assert_eq!(client.rename("/a", "/a/dir/x").await.map_err(errno), Err(Errno::EINVAL));
+        let (one, two) = tokio::join!(client.rename("/a", "/b/a"), client.rename("/b", "/a/b"));
+        let refused = [one, two].into_iter().filter_map(Result::err).map(errno).collect::<Vec<_>>();
+        assert!(matches!(refused[..], [Errno::EINVAL | Errno::ENOENT]), "{refused:?}");
+        let top = if client.try_exists("/a").await.unwrap() { "/a" } else { "/b/a" };
+        assert_eq!(client.read(format!("{top}/dir/deep/f")).await.unwrap(), "deep");
+
+        // It is merged where it is now, and is there.
+        let parent = owner(&client, top).await.1;
+        cluster.admin().admin().move_subtree(dir, parent, true).await.unwrap();
+        merge(&client, &format!("{top}/dir"), dir).await.unwrap();
+        assert_eq!(owner(&client, &format!("{top}/dir/deep")).await.0, a);
+        assert_eq!(client.read(format!("{top}/dir/deep/f")).await.unwrap(), "deep");
+        client.remove_dir_all(format!("{top}/dir")).await.unwrap();
+        forgotten(&cluster).await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+/// Moves files of its own between two directories for ever, and knows where each has to be.
+async fn shuttle(
+    client: Client,
+    number: usize,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+) -> BTreeMap<String, String> {
+    let dirs = ["/a", "/b"];
+    let mut places = BTreeMap::new();
+    for file in 0..5 {
+        let name = format!("{number}-{file}");
+        client.write(format!("/a/{name}"), &name).await.unwrap();
+        places.insert(name, 0);
+    }
+    while !stop.load(Ordering::Relaxed) {
+        for (name, place) in &mut places {
+            let (from, to) = (format!("{}/{name}", dirs[*place]), format!("{}/{name}", dirs[1 - *place]));
+            client.rename(&from, &to).await.unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
+            *place = 1 - *place;
+            assert_eq!(client.read(&to).await.unwrap_or_else(|error| panic!("{to}: {error}")), name.as_bytes());
+            assert_eq!(client.read(&from).await.unwrap_err().errno(), Errno::ENOENT, "{from}");
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    places.into_iter().map(|(name, place)| (name, dirs[place].to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_file_is_there_once_whichever_rank_dies() {
+    let options = Options { lease_millis: Some(500), ..ranks(3) };
+    let cluster = with_cluster(options, |mut cluster, client| async move {
+        two(&cluster, &client).await;
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let mut tasks = Vec::new();
+        for number in 0..4 {
+            let client = Client::connect(cluster.mon_addresses()).await.unwrap();
+            tasks.push(tokio::spawn(shuttle(client, number, Arc::clone(&stop), Arc::clone(&done))));
+        }
+        let progress = async |steps: u64| {
+            let goal = done.load(Ordering::Relaxed) + steps;
+            while done.load(Ordering::Relaxed) < goal {
+                assert!(tasks.iter().all(|task| !task.is_finished()), "a worker has failed");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        for rank in [1, 2, 1, 2] {
+            progress(40).await;
+            cluster.kill_mds(rank).await.unwrap();
+            progress(20).await;
+            cluster.restart_mds(rank).await.unwrap();
+        }
+        progress(40).await;
+        stop.store(true, Ordering::Relaxed);
+        let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for task in tasks {
+            for (name, dir) in task.await.expect("each rename was done once") {
+                expected.entry(dir).or_default().push(name);
+            }
+        }
+        for dir in ["/a", "/b"] {
+            let mut expected = expected.remove(dir).unwrap_or_default();
+            expected.sort();
+            assert_eq!(names(&client, dir).await, expected, "{dir}");
+            assert_eq!(client.metadata(dir).await.unwrap().nlink(), 2);
+        }
+        forgotten(&cluster).await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
