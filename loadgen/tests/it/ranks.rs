@@ -105,3 +105,40 @@ fn more_ranks_replay_the_same_and_fill_the_table() {
     assert_eq!((report.mismatches, numbers), (0, vec![(Some(2), Some(1)), (Some(2), Some(2))]));
     assert!(rows[1]["time_ratio"].as_f64().unwrap() > 0.0 && out.contains("latency sum s"), "{out}");
 }
+
+#[test]
+fn paths_of_a_killed_rank_are_served_again_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "failover --clients 3 --engine memory --osds 1 --replicas 1 --json report.json --html report.html";
+    let output = loadgen(words, dir.path());
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}\n{}", String::from_utf8_lossy(&output.stderr));
+    let report = Report::read(&dir.path().join("report.json")).unwrap();
+    assert_eq!((report.mismatches, &report.extra["failed_requests"]), (0, &0.into()));
+    for path in report.extra["paths"].as_array().unwrap() {
+        let killed = path["rank"] == 1;
+        assert_eq!(path["rank_after"] == path["rank"], !killed, "{path}");
+        let first = path["first_success_seconds"].as_f64().unwrap();
+        // The lease is 2 s; the rest is for a busy machine.
+        assert!(if killed { (0.5..10.0).contains(&first) } else { first < 2.0 }, "{path}");
+    }
+}
+
+#[test]
+fn a_share_of_a_cpu_is_kept_or_said_to_be_impossible() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("trace"), crate::crash::trace_text(20)).unwrap();
+    let words = "replay --trace trace --phases unpack,build --clients 2 --ranks 1 --rank-cpu 20 --engine memory --osds 1 \
+                 --replicas 1 --json report.json";
+    let output = loadgen(words, dir.path());
+    let err = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(2) {
+        assert!(err.contains("--rank-cpu needs a cgroup directory"), "{err}");
+        return;
+    }
+    assert!(output.status.success(), "{err}");
+    let report = Report::read(&dir.path().join("report.json")).unwrap();
+    let cpu = report.extra["rank_cpu_seconds"]["0"].as_f64().unwrap();
+    // It also works before and after what is measured, and debts are paid later.
+    assert!(cpu > 0.0 && cpu < 0.2 * report.seconds + 0.5, "{cpu} s of CPU in {} s", report.seconds);
+}
