@@ -106,12 +106,11 @@ impl Core {
         Ok(Term { rank: serving.rank, incarnation: serving.live.incarnation, epoch: serving.epoch })
     }
 
-    /// What was split off is told after what it was split from: handles come over from there, and must be named
-    /// before this session says that there are no more.
+    /// A subtree is told after its parent, from which it was split off (one that has children is never merged away):
+    /// handles come over from there, and must be named before this session says that there are no more.
     async fn origin_reclaimed(self: &Arc<Self>, subtree: SubtreeId) -> Result<(), Error> {
         let map = self.map.current();
-        let origin = map.subtrees.get(&subtree).and_then(|subtree| subtree.split_from);
-        let Some((origin, _)) = origin.filter(|(origin, _)| origin.0 < subtree.0) else { return Ok(()) };
+        let Some(origin) = map.subtrees.get(&subtree).and_then(|subtree| subtree.parent) else { return Ok(()) };
         let needless = {
             let handles = lock(&self.handles);
             handles.was_told(subtree) || handles.is_empty()
