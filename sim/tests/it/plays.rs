@@ -182,8 +182,7 @@ fn r2_a_batch_of_a_rank_that_stood_still_for_longer_than_its_lease_comes_too_lat
         stage.order(Fault::Freeze(zombie.clone())).await;
         stage.until("another rank owns the root", || owner(&client, ROOT_SUBTREE) != before).await?;
         stage.hear("written").await;
-        client.remove_file("/z/f").await.map_err(text)?;
-        file(&client, "/z/f", "new").await?;
+        client.write("/z/f", "new").await.map_err(text)?;
         for osd in OSDS {
             stage.order(Fault::Release(zombie.clone(), osd.to_owned())).await;
         }
