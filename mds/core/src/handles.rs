@@ -141,9 +141,16 @@ impl Handles {
         Holders { handles, append: (count.append_end, count.appends_known) }
     }
 
-    /// Sessions with handles.
-    pub fn sessions(&self) -> impl Iterator<Item = ClientId> {
-        self.sessions.keys().copied()
+    /// Sessions with handles, in order.
+    pub fn sessions(&self) -> Vec<ClientId> {
+        let mut sessions = Vec::with_capacity(self.sessions.len());
+        for (client, handles) in &self.sessions {
+            if !handles.is_empty() {
+                sessions.push(*client);
+            }
+        }
+        sessions.sort_unstable();
+        sessions
     }
 
     fn open(&mut self, client: ClientId, number: u64, handle: Handle) {

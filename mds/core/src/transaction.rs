@@ -186,7 +186,7 @@ impl Namespace {
     }
 
     /// Sessions with open handles.
-    pub fn holding_sessions(&self) -> impl Iterator<Item = ClientId> {
+    pub fn holding_sessions(&self) -> Vec<ClientId> {
         self.handles.sessions()
     }
 

@@ -58,6 +58,8 @@ struct Open {
     decision: Option<Decision>,
 }
 
+// Few are open at a time, and most are coordinators or have one: a box would save nothing.
+#[allow(clippy::large_enum_variant)]
 enum Role {
     /// It began here.
     Coordinator { job: Option<Job>, across: Box<Across>, epoch: Option<Epoch> },

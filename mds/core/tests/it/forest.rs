@@ -1,18 +1,20 @@
 //! Several subtrees over one store, with a client that follows crossings and remembers routes, against the model
 //! of one tree: splits, merges and moves at any time change nothing but that some operations between subtrees are
-//! refused (EXDEV, EBUSY). Nothing is lost.
+//! refused (EXDEV, EBUSY). Renames from one to another are transactions. Nothing is lost.
 
 mod client;
 mod random;
+mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use pando_mds_core::api::{BatchId, Change, Context, Fetch, Located, Outcome, Write};
+use pando_mds_core::api::{BatchId, Change, Context, Done, Fetch, Located, Outcome, Write};
 use pando_mds_core::records::Key;
 use pando_mds_core::{Config, Export, Namespace, Tree};
+use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::{CacheItem, Operation, OrphanRecord, Target};
-use pando_proto::{ClientId, Error, Ino, ShardId, SubtreeId};
+use pando_proto::{ClientId, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
 
 use crate::model::{Id, Model, ROOT};
@@ -139,6 +141,15 @@ impl Forest {
     /// Runs an operation at one subtree, to its answer there.
     pub fn run_at(&mut self, subtree: SubtreeId, client: u64, operation: &Operation) -> Answer {
         let mut context = self.context(subtree, client);
+        let rename = match &operation.op {
+            Some(Op::Rename(rename)) => Some(rename),
+            _ => None,
+        };
+        if rename.is_some() {
+            // Whoever asks has heard that it is done: of the root of another subtree the pool knows.
+            let others: Vec<_> = self.served.keys().copied().filter(|other| *other != subtree).collect();
+            others.into_iter().for_each(|other| self.flush(other));
+        }
         let served = self.at(subtree);
         served.waiters += 1;
         let waiter = served.waiters;
@@ -164,9 +175,18 @@ impl Forest {
                     self.at(subtree).ns.unpin(waiter);
                     return Answer::Cross(crossings.into_vec());
                 }
-                Outcome::Across(..) => {
-                    self.at(subtree).ns.unpin(waiter);
-                    return Answer::Done(Err(pando_proto::Error::posix(pando_proto::Errno::EXDEV)));
+                Outcome::Across(across, _) => {
+                    if let Some(result) = self.transact(subtree, rename.expect("a rename"), *across) {
+                        self.at(subtree).ns.unpin(waiter);
+                        return Answer::Done(result);
+                    }
+                }
+                Outcome::Done(Done { result: Err(error), .. })
+                    if rename.is_some() && error.reason == Reason::Unavailable =>
+                {
+                    // R19: who has it open is to be known before it is given away.
+                    CLIENTS.iter().for_each(|client| self.come_back(*client, true));
+                    context = self.context(subtree, client);
                 }
                 Outcome::Done(done) => {
                     let served = self.at(subtree);
@@ -339,6 +359,8 @@ impl Forest {
         self.cancel_export(parent);
         self.flush(parent);
         self.flush(child);
+        self.rename_root(child);
+        self.flush(child);
         self.map.remove(&child);
         self.served.remove(&child);
         self.merged.insert(child, parent);
@@ -409,6 +431,7 @@ impl Forest {
         for subtree in &subtrees {
             CLIENTS.iter().for_each(|client| self.reclaimed(*subtree, *client));
             self.cancel_export(*subtree);
+            self.rename_root(*subtree);
             self.flush(*subtree);
         }
         crate::random::check_store(&self.store, &self.model, &Default::default());

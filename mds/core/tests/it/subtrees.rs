@@ -160,11 +160,9 @@ fn two_targets_meet_where_the_first_one_is() {
     // The second is resolved here: nobody else can know better.
     let both = crossings(&mut f, ROOT_SUBTREE, mv("a/x", "y"));
     assert_eq!((both[1].target, both[1].subtree, both[1].base), (1, ROOT_SUBTREE, Ino::ROOT));
-    for (from, to) in [("a/x", "b/y"), ("a/x", "y"), ("b/../a/x", "y")] {
-        let error = f.run(1, 0, mv(from, to)).unwrap_err();
-        assert_eq!(error.errno, Errno::EXDEV, "{from} {to}: {error}");
+    for (from, to) in [("a/x", "b/y"), ("b/y", "y"), ("b/../y", "a/x"), ("a/x", "b/../a/y")] {
+        f.run(1, 0, mv(from, to)).unwrap_or_else(|error| panic!("{from} {to}: {error}"));
     }
-    f.run(1, 0, mv("a/x", "b/../a/y")).unwrap();
     f.run(1, 0, write_file("f", b"f")).unwrap();
     assert_eq!(f.run(1, 0, link("f", "a/f")).unwrap_err().errno, Errno::EXDEV);
     assert_eq!(f.run(1, 0, mv("f", "a/../f2")).map(|_| ()), Ok(()), "a detour is no other subtree");

@@ -38,6 +38,10 @@ struct Between {
     busy: bool,
 }
 
+fn is_dir(forest: &Forest, id: Id) -> bool {
+    forest.model.node(id).kind == FileKind::Directory
+}
+
 impl Forest {
     fn between(&self, uid: u32, op: &Op, path: &str, other: &str) -> Between {
         let (from, to) = (self.model.entry(uid, path), self.model.entry(uid, other));
@@ -47,8 +51,14 @@ impl Forest {
         };
         let home = |entry: Option<(Id, Option<Id>)>| entry.map(|(dir, _)| self.subtree_of(dir));
         match op {
-            Op::Rename(_) => {
-                Between { xdev: home(from) != home(to) || special(from) || special(to), busy: special(to) }
+            Op::Rename(rename) => {
+                let found = |entry: Option<(Id, Option<Id>)>| entry.and_then(|(_, found)| found);
+                let linked = |entry| found(entry).is_some_and(|id| self.model.node(id).nlink > 1 && !is_dir(self, id));
+                let exchanged = rename.mode == RenameMode::Exchange as i32
+                    && (home(from) != home(to) || special(from) || special(to));
+                let shared = [from, to].into_iter().filter_map(found).any(shared);
+                let xdev = exchanged || shared || home(from) != home(to) && linked(from);
+                Between { xdev, busy: found(to).is_some_and(|id| self.is_root(id)) }
             }
             Op::Link(_) => {
                 let existing = self.model.find(uid, path, false).ok();
@@ -80,7 +90,7 @@ impl Forest {
         }
         let expected = model(self);
         // Of a sticky directory only the owner of a subtree knows who owns its root.
-        let sticky = between.xdev && (got, expected) == (Err(Errno::EISDIR), Err(Errno::EPERM));
+        let sticky = (between.xdev || between.busy) && (got, expected) == (Err(Errno::EISDIR), Err(Errno::EPERM));
         assert!(got == expected || sticky, "{step:?} {op:?} gave {result:?}, the model {expected:?}");
         result.ok()
     }
