@@ -9,8 +9,11 @@ use futures_util::future::LocalBoxFuture;
 use pando_cluster_map::{Decision, TransactionId};
 use pando_mon_client::{MonClient, MoveOutcome};
 use pando_osd_client::{ObjectClient, RecordClient};
+use pando_proto::mds::namespace_service_client::NamespaceServiceClient;
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
-use pando_proto::mds::{AwaitMapRequest, ImportFrame, ImportResponse, PrepareRequest, PrepareResponse};
+use pando_proto::mds::{
+    AwaitMapRequest, ImportFrame, ImportResponse, MergeRequest, PrepareRequest, PrepareResponse, StatRequest, Target,
+};
 use pando_proto::mon::{CommitMoveRequest, DecideTransactionRequest, MergeSubtreeRequest, SplitSubtreeRequest};
 use pando_proto::osd::{CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
 use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, Rank, Reason, ShardId, SubtreeId};
@@ -60,6 +63,11 @@ pub trait Mons {
     fn commit_move(&self, request: CommitMoveRequest) -> Io<Epoch>;
     /// It is not handed over (R12).
     fn cancel_move(&self, subtree: SubtreeId, move_id: u64) -> Io<Epoch>;
+    /// Moves a subtree to this rank, and waits for it.
+    fn fetch_subtree(&self, subtree: SubtreeId, rank: Rank) -> Io<()> {
+        let _ = (subtree, rank);
+        Box::pin(async { Err(Error::new(Reason::InvalidRequest, "nothing moves here")) })
+    }
     /// The way to subtrees changes; the map that says so (R16).
     fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch>;
     /// A transaction between subtrees is decided: the decision that stands, and a map that has it (R18).
@@ -74,6 +82,16 @@ pub trait Peers {
     fn import(&self, address: String, frames: mpsc::Receiver<ImportFrame>) -> Io<ImportResponse>;
     /// Ends when the rank has this map.
     fn await_map(&self, address: String, epoch: Epoch) -> Io<()>;
+    /// Entries of the root directory of a subtree of the rank.
+    fn entries(&self, address: String, root: Ino) -> Io<u64> {
+        drop((address, root));
+        Box::pin(async { Err(Error::new(Reason::InvalidRequest, "there is no other rank")) })
+    }
+    /// A subtree of the rank becomes part of its parent.
+    fn merge(&self, address: String, subtree: SubtreeId) -> Io<()> {
+        drop((address, subtree));
+        Box::pin(async { Err(Error::new(Reason::InvalidRequest, "there is no other rank")) })
+    }
     /// A name is to come to a subtree of the rank (R18).
     fn prepare(&self, address: String, request: PrepareRequest) -> Io<PrepareResponse>;
 }
@@ -181,6 +199,11 @@ impl Mons for RankMons {
         Box::pin(async move { client.cancel_move(subtree, move_id).await })
     }
 
+    fn fetch_subtree(&self, subtree: SubtreeId, rank: Rank) -> Io<()> {
+        let client = self.client.clone();
+        Box::pin(async move { client.admin().move_subtree(subtree, rank, true).await.map(|_| ()) })
+    }
+
     fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch> {
         let client = self.client.clone();
         Box::pin(async move { client.raise_routes(subtrees).await })
@@ -217,6 +240,25 @@ impl Peers for RankPeers {
         Box::pin(async move {
             let mut service = SubtreeServiceClient::new(pando_rpc::channel(&net, &address)?);
             service.await_map(AwaitMapRequest { map_epoch: epoch.0 }).await?;
+            Ok(())
+        })
+    }
+
+    fn entries(&self, address: String, root: Ino) -> Io<u64> {
+        let net = Arc::clone(&self.net);
+        Box::pin(async move {
+            let mut service = NamespaceServiceClient::new(pando_rpc::channel(&net, &address)?);
+            let target = Some(Target { base: root.0, ..Target::default() });
+            let answer = service.stat(StatRequest { caller: None, target, follow: false }).await?.into_inner();
+            Ok(answer.attr.map_or(0, |attr| attr.entries))
+        })
+    }
+
+    fn merge(&self, address: String, subtree: SubtreeId) -> Io<()> {
+        let net = Arc::clone(&self.net);
+        Box::pin(async move {
+            let mut service = SubtreeServiceClient::new(pando_rpc::channel(&net, &address)?);
+            service.merge(MergeRequest { subtree: subtree.0 }).await?;
             Ok(())
         })
     }

@@ -12,6 +12,7 @@ mod fetch;
 mod handover;
 mod inos;
 mod job;
+mod merging;
 mod purge;
 mod reply;
 mod routes;
@@ -96,6 +97,7 @@ pub(crate) enum Event {
     Purged(Ino),
     Usage(Result<(u64, u64), Error>),
     RoutesRaised(Result<SmallVec<[SubtreeId; 2]>, Error>),
+    Merged(SubtreeId, Result<(), Error>),
     Transaction(TransactionId, transactions::Step),
     /// A directory became a subtree, or did not, for this job.
     Parted(u64, Result<(), Error>, Reads),
@@ -153,6 +155,7 @@ pub(crate) struct Subtree {
     /// Directories that are looked for, also while nothing else runs.
     finds: VecDeque<Job>,
     routes: routes::Routes,
+    merging: merging::Merging,
     transactions: transactions::Transactions,
     control: mpsc::Sender<Control>,
     numbers: Rc<Cell<u64>>,

@@ -116,7 +116,14 @@ async fn a_directory_becomes_a_subtree_moves_and_comes_back() {
         assert_eq!(client.read("/q/a/../b/sub/7").await.unwrap(), "b7", "`..` leads out of it");
         client.symlink("/q/a/sub", "/link").await.unwrap();
         assert_eq!(client.read("/link/9").await.unwrap(), "a9");
-        assert_eq!(client.remove_dir("/q/a").await.unwrap_err().errno(), Errno::EBUSY);
+        assert_eq!(client.remove_dir("/q/a").await.unwrap_err().errno(), Errno::ENOTEMPTY);
+        let empty = {
+            client.create_dir("/q/empty").await.unwrap();
+            split(&client, "/q/empty").await.unwrap()
+        };
+        admin.move_subtree(empty, Rank(2), true).await.unwrap();
+        client.remove_dir("/q/empty").await.expect("R21: an empty one comes back first");
+        assert_eq!(client.metadata("/q/empty").await.unwrap_err().errno(), Errno::ENOENT);
 
         // Back again.
         let refused = merge(&client, "/q/a", a).await.unwrap_err();

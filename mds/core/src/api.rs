@@ -124,6 +124,9 @@ pub enum Outcome {
     /// The way to these subtrees changes with the operation: their routes are raised first, then it is applied
     /// again with them in [`Context::routes`] (R16). Nothing was done.
     NeedRoutes(SmallVec<[SubtreeId; 2]>),
+    /// The root of this child subtree is to be removed (R21). If it is empty the child is merged back, and the
+    /// operation applied again; else it fails with ENOTEMPTY. Nothing was done.
+    NeedMerge(SubtreeId),
     /// It concerns more than the records of this subtree: it is to become a transaction (R18). Nothing was done.
     Across(Box<Across>, Reads),
     /// Decided.

@@ -1,6 +1,6 @@
 //! Why an operation ends before its result.
 
-use pando_proto::{Errno, Error, Ino, Reason, ShardId};
+use pando_proto::{Errno, Error, Ino, Reason, ShardId, SubtreeId};
 
 use crate::transaction::Across;
 
@@ -21,6 +21,8 @@ pub(crate) enum Stop {
     Cross,
     /// Ways to subtrees change; the view has the list.
     NeedRoutes,
+    /// A child subtree is to become part of this one first, if its root is empty.
+    NeedMerge(SubtreeId),
     /// It is to become a transaction (R18).
     Across(Box<Across>),
     /// Fails with this errno; the path is added at the end.

@@ -459,6 +459,7 @@ impl<'a> View<'a> {
             Err(Stop::CutFirst(ino)) => return self.cut_first(ino),
             Err(Stop::Cross) => return Outcome::Cross { crossings: self.crossings, reads: self.reads },
             Err(Stop::NeedRoutes) => return Outcome::NeedRoutes(self.routes),
+            Err(Stop::NeedMerge(child)) => return Outcome::NeedMerge(child),
             Err(Stop::Across(across)) => return Outcome::Across(across, self.reads),
             Err(Stop::Posix(errno)) => Error::posix(errno).at(path.as_ref()),
             Err(Stop::Error(error)) => *error,

@@ -53,6 +53,7 @@ impl Subtree {
             + self.blocked.values().map(Vec::len).sum::<usize>()
             + self.inos.waiting()
             + self.routes.waiting()
+            + self.merging.waiting()
             + self.transactions.waiting()
     }
 
@@ -178,6 +179,7 @@ impl Subtree {
         jobs.extend(self.statfs.take_waiting());
         jobs.extend(self.spills.take_waiting());
         jobs.extend(self.routes.take_waiting());
+        jobs.extend(self.merging.take_waiting());
         jobs.extend(self.transactions.take_jobs());
         jobs.extend(self.finds.drain(..));
         jobs

@@ -83,6 +83,7 @@ impl Subtree {
             copy: Default::default(),
             finds: Default::default(),
             routes: Default::default(),
+            merging: Default::default(),
             transactions: Default::default(),
             control,
             numbers,
@@ -249,6 +250,7 @@ impl Subtree {
             Event::Purged(ino) => self.purged(ino),
             Event::Usage(usage) => self.usage_arrived(usage),
             Event::RoutesRaised(raised) => self.routes_raised(raised),
+            Event::Merged(child, outcome) => self.merged(child, outcome),
             Event::Transaction(id, step) => self.transaction_step(id, step),
             Event::Parted(job, parted, reads) => self.parted(job, parted, reads),
             Event::Again(job) => self.try_again(job),
@@ -356,6 +358,7 @@ impl Subtree {
             Outcome::CutFirst(ino, change) => self.cut_first(job, ino, change),
             Outcome::Cross { crossings, reads } => self.cross(job, crossings, reads),
             Outcome::NeedRoutes(subtrees) => self.need_routes(job, subtrees),
+            Outcome::NeedMerge(child) => self.need_merge(job, child),
             Outcome::Across(across, reads) => self.across(job, across, reads),
         }
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use pando_proto::mds::{FileKind, RmdirRequest, RmdirResponse};
-use pando_proto::{Errno, Error};
+use pando_proto::Errno;
 
 use super::remove::drop_directory;
 use crate::inode::modified;
 use crate::permission::{EXECUTE, WRITE, Who};
 use crate::resolve::{End, entry};
-use crate::stop::Step;
+use crate::stop::{Step, Stop};
 use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &RmdirRequest) -> Step<RmdirResponse> {
@@ -22,8 +22,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &RmdirRequest) -> Step<RmdirResp
     let dentry = entry.found.ok_or(Errno::ENOENT)?;
     if let Some(subtree) = view.foreign_root(dentry.ino) {
         who.check(&entry.dir_inode, WRITE | EXECUTE)?;
-        let message = format!("this directory is the root of {subtree}: merge that into its parent first");
-        return Err(Error { message, ..Error::posix(Errno::EBUSY) }.into());
+        return Err(Stop::NeedMerge(subtree));
     }
     let inode = view.child(dentry.ino)?;
     who.check_delete(&entry.dir_inode, &inode)?;

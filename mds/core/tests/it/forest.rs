@@ -166,6 +166,11 @@ impl Forest {
                         self.raise(child);
                     }
                 }
+                // The root of a child is not removed here.
+                Outcome::NeedMerge(_) => {
+                    self.at(subtree).ns.unpin(waiter);
+                    return Answer::Done(Err(Error::posix(Errno::EBUSY)));
+                }
                 Outcome::Cross { crossings, reads } => {
                     let last = reads.iter().max().copied();
                     let pending = |served: &Served| served.pending.front().map(|(batch, _)| *batch);
