@@ -19,8 +19,6 @@ use crate::load::Tally;
 
 /// One step is given up after this long.
 const STEP: Duration = Duration::from_secs(20);
-/// Longest pause between two steps.
-const MOST_PAUSE_MILLIS: u64 = 1500;
 /// Something breaks so soon after a step began: a handover takes a few round trips.
 const TROUBLE_MILLIS: std::ops::Range<u64> = 0..250;
 /// For so long.
@@ -68,9 +66,9 @@ impl Administrator {
     }
 
     /// Does `steps`, or fewer if the others are done before.
-    pub async fn run(&mut self, steps: u64) {
+    pub async fn run(&mut self, steps: u64, pause: Duration) {
         for _ in 0..steps {
-            tokio::time::sleep(Duration::from_millis(self.dice.random_range(0..MOST_PAUSE_MILLIS))).await;
+            tokio::time::sleep(self.dice.random_range(Duration::ZERO..pause)).await;
             if self.board.working() <= 1 {
                 return;
             }

@@ -50,6 +50,8 @@ pub struct Plan {
     pub faults: u32,
     /// Steps of the administrator.
     pub moves: u64,
+    /// Longest pause between two of them.
+    pub pause: Duration,
     /// Longest virtual time.
     pub limit: Duration,
 }
@@ -65,8 +67,26 @@ impl Plan {
             steps: 100,
             faults: 4,
             moves: 20,
+            pause: Duration::from_millis(1500),
             limit: Duration::from_secs(900),
         }
+    }
+
+    /// More clients, and hardly a moment in which nothing moves and nothing is broken.
+    pub fn storm(seed: u64) -> Self {
+        Self {
+            hot_clients: 3,
+            steps: 150,
+            faults: 12,
+            moves: 80,
+            pause: Duration::from_millis(400),
+            ..Self::short(seed)
+        }
+    }
+
+    /// Every fourth seed is a storm.
+    pub fn of(seed: u64) -> Self {
+        if seed.is_multiple_of(4) { Self::storm(seed) } else { Self::short(seed) }
     }
 
     fn hosts(&self) -> Hosts {
@@ -373,7 +393,7 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
             draining: None,
             tally: Tally::default(),
         };
-        administrator.run(plan.moves).await;
+        administrator.run(plan.moves, plan.pause).await;
         board.worked();
         board.healed().await;
         lock(&board.tallies).insert("admin".to_owned(), administrator.tally.clone());

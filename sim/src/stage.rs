@@ -12,6 +12,7 @@ use crate::admin;
 use crate::board::Board;
 use crate::cluster::{Cluster, MONS, OSDS, connect, env, host_names, on_a_fresh_thread};
 use crate::faults::{Fault, Hosts};
+use crate::verify::verify_records;
 
 /// Virtual time of a play.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -108,6 +109,13 @@ impl Stage {
             tokio::time::sleep(LOOK).await;
         }
         Err(format!("it never came to pass that {what}"))
+    }
+
+    /// Looks whether what the OSDs hold is one tree, and nothing else (I6, I7).
+    ///
+    /// Errors: what is wrong.
+    pub async fn verify(&self, client: &Client) -> Result<(), String> {
+        verify_records(client, &self.board).await
     }
 
     /// Tells the other players.
