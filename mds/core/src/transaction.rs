@@ -65,8 +65,26 @@ pub enum Directory {
 pub struct Refusal {
     /// Why.
     pub errno: Errno,
-    /// It comes before the permission to write to the other directory.
-    pub early: bool,
+    /// What of the other side's checks comes before it.
+    pub after: Checked,
+}
+
+/// The checks of a rename at its new name, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Checked {
+    /// The way to the directory.
+    Way,
+    /// Whether the name may be there, and the directory is not removed.
+    Name,
+    /// The slash behind the name.
+    Slash,
+    /// The permission to write to the directory.
+    Permission,
+}
+
+impl Checked {
+    /// All, in order.
+    pub const ALL: [Self; 4] = [Self::Way, Self::Name, Self::Slash, Self::Permission];
 }
 
 /// What another subtree wants to come here.
@@ -221,27 +239,29 @@ fn check_coming(view: &mut View<'_>, coming: &Coming) -> Step<Ino> {
     let path = if coming.slash { [&name[..], b"/"].concat().into() } else { name.clone() };
     let target = Target { base: *dir, path };
     let entry = entry(view, who, Some(&target), |_| Errno::EBUSY)?;
+    refuse(coming, Checked::Way)?;
     if entry.found.is_some() && coming.no_replace {
         return Err(Errno::EEXIST.into());
     }
     if entry.dir_inode.dead {
         return Err(Errno::ENOENT.into());
     }
+    refuse(coming, Checked::Name)?;
     let directory = *kind == FileKind::Directory as i32;
     if entry.slash && !directory {
         return Err(Errno::ENOTDIR.into());
     }
-    refuse(coming, true)?;
+    refuse(coming, Checked::Slash)?;
     who.check(&entry.dir_inode, WRITE | EXECUTE)?;
-    refuse(coming, false)?;
+    refuse(coming, Checked::Permission)?;
     let replaces = entry.found.map_or(Ino(0), |dentry| dentry.ino);
     come(view, who, &coming.comes, &entry)?;
     Ok(replaces)
 }
 
-fn refuse(coming: &Coming, early: bool) -> Step<()> {
+fn refuse(coming: &Coming, after: Checked) -> Step<()> {
     match coming.refusal {
-        Some(refusal) if refusal.early == early => Err(refusal.errno.into()),
+        Some(refusal) if refusal.after == after => Err(refusal.errno.into()),
         _ => Ok(()),
     }
 }

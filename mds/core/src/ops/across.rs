@@ -1,7 +1,7 @@
 //! rename(2) from one subtree to another, or of the root of one: what can be said here of it (R17, R18).
 
 use bytes::Bytes;
-use pando_proto::mds::{NameComes, NameGoes, RenameMode, RenameResponse};
+use pando_proto::mds::{FileKind, NameComes, NameGoes, RenameMode, RenameResponse};
 use pando_proto::{Errno, Error, Ino, Reason};
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ use crate::inode::{Dentry, Inode, encode, is_dir, is_file};
 use crate::permission::{EXECUTE, WRITE, Who};
 use crate::resolve::Entry;
 use crate::stop::{Step, Stop};
-use crate::transaction::{Across, Directory, Refusal, come, name_and_slash};
+use crate::transaction::{Across, Checked, Directory, Refusal, come, name_and_slash};
 use crate::view::View;
 
 /// The new name is in a directory of another subtree.
@@ -22,15 +22,14 @@ pub(super) fn to_another(
     from: &Entry,
     crossing: &Crossing,
 ) -> Step<RenameResponse> {
-    let source = from.found.ok_or(Errno::ENOENT)?;
     if mode == RenameMode::Exchange {
+        from.found.ok_or(Errno::ENOENT)?;
         return Err(view.between_subtrees());
     }
     let (name, slash) = name_and_slash(&crossing.path);
-    if from.slash && !is_directory(source) {
-        return Err(Errno::ENOTDIR.into());
-    }
-    let moved = source_inode(view, source)?;
+    // Nothing goes from here: what is wrong at the other side may come before that all the same.
+    let nothing = Dentry { ino: from.dir, kind: FileKind::File, remote: false };
+    let source = from.found.unwrap_or(nothing);
     let mut across = Across {
         goes: goes(from, source),
         inode: Bytes::new(),
@@ -41,8 +40,18 @@ pub(super) fn to_another(
         slash,
         replaces: Ino(0),
         directory: directory(view, source),
-        refusal: refusal(who, from, &moved, true),
+        refusal: None,
     };
+    if from.found.is_none() {
+        across.refusal = Some(Refusal { errno: Errno::ENOENT, after: Checked::Way });
+        return Err(Stop::Across(Box::new(across)));
+    }
+    if from.slash && !is_directory(source) {
+        across.refusal = Some(Refusal { errno: Errno::ENOTDIR, after: Checked::Name });
+        return Err(Stop::Across(Box::new(across)));
+    }
+    let moved = source_inode(view, source)?;
+    across.refusal = refusal(who, from, &moved);
     if across.refusal.is_none() && !is_dir(&moved) {
         give(view, &mut across, source.ino, &moved)?;
     }
@@ -92,7 +101,7 @@ pub(super) fn of_a_root(
 }
 
 fn is_directory(dentry: Dentry) -> bool {
-    dentry.kind == pando_proto::mds::FileKind::Directory
+    dentry.kind == FileKind::Directory
 }
 
 fn goes(from: &Entry, source: Dentry) -> NameGoes {
@@ -126,17 +135,17 @@ fn source_inode(view: &mut View<'_>, source: Dentry) -> Step<std::sync::Arc<Inod
 }
 
 /// What this side has to say against it. It is said only if nothing that is to be checked before is wrong at the other.
-fn refusal(who: Who<'_>, from: &Entry, moved: &Inode, leaves: bool) -> Option<Refusal> {
+fn refusal(who: Who<'_>, from: &Entry, moved: &Inode) -> Option<Refusal> {
     let errno = |step: Step<()>| match step {
         Err(Stop::Posix(errno)) => Some(errno),
         _ => None,
     };
     if let Some(errno) = errno(who.check_delete(&from.dir_inode, moved)) {
-        return Some(Refusal { errno, early: true });
+        return Some(Refusal { errno, after: Checked::Slash });
     }
     // A directory that changes its `..` must be writable.
-    let writable = if leaves && is_dir(moved) { errno(who.check(moved, WRITE)) } else { None };
-    writable.map(|errno| Refusal { errno, early: false })
+    let writable = if is_dir(moved) { errno(who.check(moved, WRITE)) } else { None };
+    writable.map(|errno| Refusal { errno, after: Checked::Permission })
 }
 
 /// The inode goes with its name: it has this one only, nothing is under way with it, and its holders are known.

@@ -14,7 +14,7 @@ use pando_mds_core::{Config, Export, Namespace, Tree};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::{CacheItem, Operation, OrphanRecord, Target};
-use pando_proto::{ClientId, Error, Ino, Reason, ShardId, SubtreeId};
+use pando_proto::{ClientId, Errno, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
 
 use crate::model::{Id, Model, ROOT};

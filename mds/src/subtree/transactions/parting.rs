@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pando_cluster_map::TransactionId;
 use pando_mds_core::api::{BatchId, Fetch, Reads};
-use pando_mds_core::transaction::{Across, Directory, Holders, Refusal};
+use pando_mds_core::transaction::{Across, Checked, Directory, Holders, Refusal};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{
     HandOver, NameComes, PrepareRequest, RenameMode, RenameRequest, Reparenting, Target, TransactionRecord,
@@ -36,7 +36,7 @@ impl Subtree {
         }
         match self.leads_below_itself(&across) {
             Ok(true) if across.refusal.is_none() => {
-                across.refusal = Some(Refusal { errno: Errno::EINVAL, early: false });
+                across.refusal = Some(Refusal { errno: Errno::EINVAL, after: Checked::Permission });
             }
             Ok(_) => {}
             Err(fetches) => {
@@ -175,7 +175,7 @@ impl Subtree {
             slash: across.slash,
             probe: false,
             refused_errno: across.refusal.map_or(0, |refusal| refusal.errno.0),
-            refused_early: across.refusal.is_some_and(|refusal| refusal.early),
+            refused_after: across.refusal.map_or(0, |refusal| refusal.after as u32),
             handles: handles.collect(),
             append_end: holders.append.0,
             appends_known: holders.append.1,

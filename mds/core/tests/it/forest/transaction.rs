@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pando_mds_core::api::Outcome;
 use pando_mds_core::records::Key;
-use pando_mds_core::transaction::{Across, Coming, Directory, Holders, Refusal, Welcome};
+use pando_mds_core::transaction::{Across, Checked, Coming, Directory, Holders, Refusal, Welcome};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::{
@@ -29,7 +29,7 @@ impl Forest {
     ) -> Option<Result<Reply, Error>> {
         let (to, ino) = (across.to, Ino(across.goes.ino));
         let circle = self.leads_below_itself(from, &across);
-        let refusal = across.refusal.or(circle.then_some(Refusal { errno: Errno::EINVAL, early: false }));
+        let refusal = across.refusal.or(circle.then_some(Refusal { errno: Errno::EINVAL, after: Checked::Permission }));
         let mut comes = NameComes {
             dir: across.dir.0,
             name: across.name.clone(),
