@@ -22,8 +22,7 @@ pub(super) fn to_another(
     from: &Entry,
     crossing: &Crossing,
 ) -> Step<RenameResponse> {
-    if mode == RenameMode::Exchange {
-        from.found.ok_or(Errno::ENOENT)?;
+    if mode == RenameMode::Exchange && from.found.is_some() {
         return Err(view.between_subtrees());
     }
     let (name, slash) = name_and_slash(&crossing.path);
