@@ -16,7 +16,7 @@ use crate::board::{Board, lock};
 use crate::faults::{Fault, Hosts, Schedule};
 use crate::gate::SimClock;
 use crate::hot::{HOT, Hot};
-use crate::load::{DIRS, Load, Tally};
+use crate::load::{DIRS, Load, SCRATCH, Tally};
 use crate::net::SimNet;
 use crate::verify::verify;
 
@@ -380,7 +380,7 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
             mon.admin().set_setting("balancer_mode", "0").await.map_err(|error| error.to_string())?;
         }
         let loads = (0..plan.clients).flat_map(|number| {
-            let below = DIRS.iter().map(move |dir| format!("/load-{number}/{dir}"));
+            let below = DIRS.iter().chain([&SCRATCH]).map(move |dir| format!("/load-{number}/{dir}"));
             std::iter::once(format!("/load-{number}")).chain(below)
         });
         let mut administrator = Administrator {

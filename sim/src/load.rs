@@ -14,6 +14,8 @@ use crate::model::{Entry, Model};
 
 /// Directories of a load; each may become a subtree.
 pub(crate) const DIRS: [&str; 4] = ["d0", "d1", "d1/sub", "d2"];
+/// A directory that comes and goes, and may be split off meanwhile.
+pub(crate) const SCRATCH: &str = "scratch";
 /// The directory that is renamed now and then, and its two names.
 const MOVING: [&str; 2] = ["d1", "e1"];
 /// Names that the operations choose from in each directory: few, so that they meet.
@@ -56,6 +58,8 @@ pub struct Load {
     /// Which of its two names the moving directory has.
     moved: usize,
     held: Option<Held>,
+    /// Whether there is a scratch directory; `None`: nobody knows.
+    scratch: Option<bool>,
     /// What it did.
     pub tally: Tally,
 }
@@ -69,7 +73,17 @@ impl Load {
     pub fn new(client: Client, number: u64, seed: u64) -> Self {
         let dice = ChaCha8Rng::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9));
         let dir = format!("/load-{number}");
-        Self { client, dir, model: Model::default(), dice, counter: 0, moved: 0, held: None, tally: Tally::default() }
+        Self {
+            client,
+            dir,
+            model: Model::default(),
+            dice,
+            counter: 0,
+            moved: 0,
+            held: None,
+            scratch: Some(false),
+            tally: Tally::default(),
+        }
     }
 
     /// Makes the tree, then runs `steps` operations.
@@ -131,7 +145,7 @@ impl Load {
 
     async fn step(&mut self) -> Result<(), String> {
         let (name, other) = (self.name(), self.name());
-        match self.dice.random_range(0..24) {
+        match self.dice.random_range(0..26) {
             0..=5 => self.write(&name).await,
             6..=7 => self.append(&name).await,
             8..=9 => self.create_new(&name).await,
@@ -140,6 +154,7 @@ impl Load {
             16..=18 if name != other => self.exchange(&name, &other).await,
             19 => self.move_directory().await,
             20..=21 => self.hold(&name).await,
+            22..=23 => self.make_or_remove().await,
             _ => self.read(&name).await,
         }
     }
@@ -321,6 +336,31 @@ impl Load {
             Err(error) => return Err(format!("rename {}/{from} to {to}: {error}", self.dir)),
         }
         self.tally.count("rename of a directory");
+        Ok(())
+    }
+
+    /// Makes the scratch directory, or removes it.
+    async fn make_or_remove(&mut self) -> Result<(), String> {
+        let path = format!("{}/{SCRATCH}", self.dir);
+        let there = match self.scratch {
+            Some(there) => there,
+            None => match self.client.try_exists(&path).await {
+                Ok(there) => there,
+                Err(_) => return Ok(()),
+            },
+        };
+        let (what, result) = match there {
+            true => ("rmdir", self.client.remove_dir(&path).await),
+            false => ("mkdir", self.client.create_dir(&path).await),
+        };
+        self.scratch = match result {
+            Ok(()) => Some(!there),
+            Err(error) if error.outcome_is_unknown() => None,
+            // The root of a subtree may have to be merged first.
+            Err(error) if never_happened(&error) || (there && error.errno() == Errno::EBUSY) => Some(there),
+            Err(error) => return Err(format!("{what} {path}: {error}")),
+        };
+        self.tally.count(what);
         Ok(())
     }
 

@@ -29,7 +29,8 @@ const RECORD: u8 = 2;
 ///
 /// Errors: the first that failed.
 pub(crate) async fn verify(client: &Client, board: &Board) -> Result<(), String> {
-    for (path, want) in lock(&board.files).clone() {
+    let files = lock(&board.files).clone();
+    for (path, want) in files {
         match client.read(&path).await {
             Ok(data) if data == want => {}
             Ok(data) => return Err(format!("I1: a cold client reads {} other bytes in {path}", data.len())),
