@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pando_proto::mds::{FileKind, RmdirRequest, RmdirResponse};
 use pando_proto::Errno;
+use pando_proto::mds::{FileKind, RmdirRequest, RmdirResponse};
 
 use super::remove::drop_directory;
 use crate::inode::modified;
