@@ -15,6 +15,8 @@ use crate::load::Tally;
 /// The directories; files live in the even ones, symbolic links in the odd ones.
 pub(crate) const HOT: [&str; 2] = ["/hot-files", "/hot-links"];
 const NAME: [&str; NAMES] = ["a", "b", "c"];
+/// For the directories at the start, whatever breaks then.
+const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest pause between two operations.
 const MOST_PAUSE_MILLIS: u64 = 250;
 
@@ -46,7 +48,7 @@ impl Hot {
     /// Errors: an answer that makes no sense whatever the others do.
     pub async fn run(&mut self, steps: u64) -> Result<(), String> {
         for dir in HOT {
-            let made = self.client.create_dir_all(dir).await;
+            let made = self.client.with_deadline(PATIENCE).create_dir_all(dir).await;
             made.map_err(|error| format!("mkdir {dir}: {error}"))?;
         }
         for _ in 0..steps {
