@@ -289,7 +289,9 @@ pub(crate) fn pair(
         if !matches!(stop, Stop::Cross) {
             return Err(stop);
         }
-        return Err(first_elsewhere(view, targets[0], |view| find(view, 1)));
+        // Only a name in its directory was looked at where it is.
+        let looked_at = targets[0].filter(|target| is_single_name(target));
+        return Err(first_elsewhere(view, looked_at, |view| find(view, 1)));
     }
     view.target = 1;
     match (first, find(view, 1)) {
@@ -299,6 +301,12 @@ pub(crate) fn pair(
             Some(crossing) => Ok(Pair::Apart(first, crossing)),
             None => Err(Stop::Cross),
         },
+        (Ok(first), Err(Stop::Cross)) => {
+            // The second one is looked for elsewhere first; it is known then that this one was found as far as it is.
+            let path = if first.slash { [&first.name[..], b"/"].concat().into() } else { first.name };
+            let (target, subtree, base) = (0, view.ns.config.subtree, first.dir);
+            Err(view.cross(Crossing { target, subtree, base, path, consumed: 0 }))
+        }
         (_, Err(stop)) => Err(stop),
     }
 }

@@ -67,8 +67,12 @@ pub(super) fn of_a_root(
 ) -> Step<RenameResponse> {
     let source = from.found.ok_or(Errno::ENOENT)?;
     if to.found.is_some_and(|other| other.ino == source.ino) && mode != RenameMode::NoReplace {
-        who.check(&from.dir_inode, WRITE | EXECUTE)?;
+        let moved = source_inode(view, source)?;
+        who.check_delete(&from.dir_inode, &moved)?;
         who.check(&to.dir_inode, WRITE | EXECUTE)?;
+        if mode == RenameMode::Exchange {
+            who.check_delete(&to.dir_inode, &moved)?;
+        }
         return Ok(RenameResponse {});
     }
     if mode == RenameMode::Exchange {
