@@ -116,16 +116,12 @@ impl Subtrees {
             Ok(false)
         };
         let taken = taken.await;
-        if !matches!(taken, Ok(true))
+        if taken.is_err()
             && let Some((subtree, move_id)) = source
         {
             self.0.imports.abandon(subtree, move_id);
         }
-        match taken {
-            Ok(true) => Ok(items),
-            Ok(false) => Err(Error::new(Reason::InvalidRequest, "the copy ended before its last frame")),
-            Err(error) => Err(error),
-        }
+        taken.map(|_| items)
     }
 
     /// A map that knows of the move, if one comes.

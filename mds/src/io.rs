@@ -78,7 +78,7 @@ pub trait Mons {
 
 /// Other ranks.
 pub trait Peers {
-    /// Sends a copy of a cache; ends when the last frame was taken, or the copy refused.
+    /// Sends a part of a copy of a cache; ends when the last frame was taken, or the copy refused.
     fn import(&self, address: String, frames: mpsc::Receiver<ImportFrame>) -> Io<ImportResponse>;
     /// Ends when the rank has this map.
     fn await_map(&self, address: String, epoch: Epoch) -> Io<()>;

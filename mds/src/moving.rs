@@ -294,25 +294,33 @@ impl Task {
         let map = self.common.parts.map.current();
         let to = map.ranks.get(&wanted.to).filter(|rank| rank.up);
         let to = to.ok_or_else(|| Error::new(Reason::Unavailable, format!("{} is down", wanted.to)))?;
+        // The destination has taken all of it before anything stands still.
+        self.send(wanted, &to.address, ExportStep::Slice(FRAME_BYTES)).await?;
+        let ice = Ice::new(&self.address, true).await?;
+        let sent = tokio::time::timeout(LAST_PART, self.send(wanted, &to.address, ExportStep::Delta(FRAME_BYTES)));
+        sent.await.map_err(|_| Error::new(Reason::Timeout, "the destination did not take the copy in time"))??;
+        Ok(ice)
+    }
+
+    /// Sends a part of the cache, and waits until it is taken.
+    async fn send(&self, wanted: Wanted, address: &str, step: ExportStep) -> Result<(), Error> {
         let (frames, receiver) = mpsc::channel(FRAMES);
-        let importing = self.common.parts.outside.peers.import(to.address.clone(), receiver);
+        let importing = self.common.parts.outside.peers.import(address.to_owned(), receiver);
         tokio::pin!(importing);
+        let last = matches!(step, ExportStep::Delta(_));
         let sending = async {
-            self.send_cache(wanted, &frames, ExportStep::Slice(FRAME_BYTES)).await?;
-            let ice = Ice::new(&self.address, true).await?;
-            self.send_cache(wanted, &frames, ExportStep::Delta(FRAME_BYTES)).await?;
-            self.send_frame(wanted, &frames, Vec::new(), true).await.map(|()| ice)
+            self.send_cache(wanted, &frames, step).await?;
+            if last { self.send_frame(wanted, &frames, Vec::new(), true).await } else { Ok(()) }
         };
-        let ice = tokio::select! {
+        tokio::select! {
             taken = &mut importing => {
                 taken?;
                 return Err(Error::new(Reason::Internal, "the destination ended the copy early"));
             }
             sent = sending => sent?,
-        };
+        }
         drop(frames);
-        let taken = tokio::time::timeout(LAST_PART, importing).await;
-        taken.map_err(|_| Error::new(Reason::Timeout, "the destination did not take the copy in time"))?.map(|_| ice)
+        importing.await.map(|_| ())
     }
 
     async fn send_cache(
