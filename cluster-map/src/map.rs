@@ -232,6 +232,9 @@ pub struct Subtree {
     pub automatic: bool,
 }
 
+/// Descriptions of the sessions of ranks begin so.
+pub const RANK_SESSION: &str = "mds.";
+
 /// A client incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
@@ -258,6 +261,13 @@ pub struct Lineage {
     pub child_fence: Epoch,
     /// Of a merge: the child's root, whose shard is the home of what it remembered.
     pub child_root: Ino,
+}
+
+impl Session {
+    /// Whether it is a rank's, which reads and writes objects but sends no operations.
+    pub fn is_of_rank(&self) -> bool {
+        self.description.starts_with(RANK_SESSION)
+    }
 }
 
 impl ClusterMap {
@@ -309,6 +319,18 @@ impl ClusterMap {
     pub fn children(&self, parent: SubtreeId) -> impl Iterator<Item = (SubtreeId, &Subtree)> {
         let children = self.subtrees.iter().filter(move |(_, subtree)| subtree.parent == Some(parent));
         children.map(|(id, subtree)| (*id, subtree))
+    }
+
+    /// The subtree that answers for this one by now: itself, or what it was merged into (R10).
+    pub fn successor(&self, mut subtree: SubtreeId) -> Option<SubtreeId> {
+        // Each step leads to a subtree that was there later; none is met twice.
+        for _ in 0..=self.lineage.len() {
+            if self.subtrees.contains_key(&subtree) {
+                return Some(subtree);
+            }
+            subtree = self.lineage.iter().find(|lineage| lineage.merged && lineage.child == subtree)?.parent;
+        }
+        None
     }
 
     /// These subtrees and all below them. Those that the map does not list are left out.

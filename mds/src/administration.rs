@@ -20,7 +20,7 @@ use crate::subtree::{Find, Found, MapChanged, Prepare};
 /// For a map that the caller has and this rank has not.
 const MAP_WAIT: Duration = Duration::from_secs(5);
 /// Subtrees that a path may cross.
-const MAX_CROSSINGS: usize = 64;
+pub(crate) const MAX_CROSSINGS: usize = 64;
 
 pub(crate) struct Subtrees(Arc<Shared>);
 

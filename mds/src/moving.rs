@@ -457,8 +457,7 @@ impl Imports {
             return Err(Error::new(Reason::StaleEpoch, message));
         };
         let mut imports = self.lock();
-        imports
-            .retain(|id, import| *id == subtree || map.subtrees.get(id).is_some_and(|s| s.move_id == import.move_id));
+        imports.retain(|id, import| *id == subtree || import.is_wanted(*id, map, rank));
         if imports.len() >= MAX_IMPORTS && !imports.contains_key(&subtree) {
             return Err(Error::new(Reason::Overloaded, "too many subtrees are on their way to this rank"));
         }

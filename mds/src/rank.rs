@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix::Addr;
-use pando_cluster_map::{ClusterMap, settings};
+use pando_cluster_map::{ClusterMap, RANK_SESSION, settings};
 use pando_mds_core::api::CacheUsage;
 use pando_mon_client::{Daemon, MapWatch, MonClient};
 use pando_osd_client::{ObjectClient, RecordClient};
@@ -26,8 +26,8 @@ use crate::load::Loads;
 use crate::memory::Memory;
 use crate::moving::Imports;
 use crate::owner::{Control, own_all};
-use crate::session::{RANK_SESSION, Sessions};
-use crate::subtree::{Subtree, error_result, redirect, successor};
+use crate::session::Sessions;
+use crate::subtree::{Subtree, error_result, redirect};
 
 /// When to come again while a subtree is served nowhere.
 const RETRY: Duration = Duration::from_millis(100);
@@ -110,7 +110,7 @@ impl Shared {
         if let Some(served) = self.lock().get(&subtree) {
             return Some(served.clone());
         }
-        let successor = successor(&self.map.current(), subtree)?;
+        let successor = self.map.current().successor(subtree)?;
         self.lock().get(&successor).cloned()
     }
 

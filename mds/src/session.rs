@@ -18,8 +18,6 @@ pub(crate) const OUTGOING: usize = 8 * WINDOW;
 const MAX_QUEUED_BYTES: usize = 8 << 20;
 /// The same for all clients together (I8).
 const MAX_QUEUED_BYTES_OF_ALL: usize = 32 << 20;
-/// Descriptions of the sessions of ranks begin so; no rank evicts them for silence.
-pub(crate) const RANK_SESSION: &str = "mds.";
 
 /// Something to send to a client.
 pub(crate) enum Out {
@@ -130,7 +128,7 @@ impl Sessions {
     pub fn sweep(&self, map: &ClusterMap, now: Duration, timeout: Duration) -> Vec<ClientId> {
         let mut heard = self.lock();
         heard.retain(|client, _| map.session_is_live(*client));
-        let clients = map.sessions.iter().filter(|(_, session)| !session.description.starts_with(RANK_SESSION));
+        let clients = map.sessions.iter().filter(|(_, session)| !session.is_of_rank());
         let mut silent = Vec::new();
         for (client, _) in clients {
             let last = *heard.entry(*client).or_insert(now);
@@ -144,7 +142,7 @@ impl Sessions {
 
 /// Sessions of clients, those of ranks left out.
 pub(crate) fn clients_of(map: &ClusterMap) -> BTreeSet<ClientId> {
-    let clients = map.sessions.iter().filter(|(_, session)| !session.description.starts_with(RANK_SESSION));
+    let clients = map.sessions.iter().filter(|(_, session)| !session.is_of_rank());
     clients.map(|(client, _)| *client).collect()
 }
 

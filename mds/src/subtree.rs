@@ -54,7 +54,7 @@ pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press,
 use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
-pub(crate) use reply::{error_result, redirect, successor};
+pub(crate) use reply::{error_result, redirect};
 pub(crate) use transactions::Prepare;
 pub(crate) use turn::config;
 

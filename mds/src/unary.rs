@@ -13,12 +13,10 @@ use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason, SubtreeId};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
-use crate::administration::{not_here, subtree_of};
+use crate::administration::{MAX_CROSSINGS, not_here, subtree_of};
 use crate::rank::Shared;
 use crate::subtree::{Call, error_result, is_read};
 
-/// Subtrees that a path may cross.
-const MAX_CROSSINGS: usize = 64;
 /// Operations in one `Batch`.
 const MAX_BATCH: usize = 4096;
 
@@ -76,12 +74,8 @@ impl Namespace {
                     *target = Target { base: crossing.base, path: crossing.path.clone() };
                 }
             }
-            let next = if redirect.crossings.iter().any(|crossing| crossing.target == 0) {
-                subtree
-            } else {
-                SubtreeId(redirect.subtree)
-            };
-            running = self.begin_in(next, operation.clone()).await?;
+            // The subtree of the first crossing goes on.
+            running = self.begin_in(subtree, operation.clone()).await?;
         }
         Err(Error::posix(pando_proto::Errno::ELOOP))
     }

@@ -7,8 +7,6 @@ use pando_proto::mds::ReclaimedHandle;
 use pando_proto::{Epoch, Errno, Error, Rank, Reason, SubtreeId};
 use tokio::sync::watch;
 
-use super::successor;
-
 /// Bits of a welcomed incarnation that the map knows; above them a rank may count how often it opened a subtree anew
 /// in this process, and so lost handles.
 pub(super) const INCARNATION_OF_MAP: u64 = (1 << 40) - 1;
@@ -165,7 +163,7 @@ impl Handles {
         let mut next = SubtreeId(0);
         while let Some((subtree, _)) = self.by_subtree.range((next, 0)..).next().copied() {
             next = SubtreeId(subtree.0.saturating_add(1));
-            let Some(to) = successor(map, subtree).filter(|to| *to != subtree) else { continue };
+            let Some(to) = map.successor(subtree).filter(|to| *to != subtree) else { continue };
             let moving: Vec<u64> = self.numbers(subtree).collect();
             moving.into_iter().for_each(|handle| self.transfer(handle, to));
         }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pando_cluster_map::{ClusterMap, Subtree};
+use pando_cluster_map::Subtree;
 use pando_mon_client::{MapWatch, MonClient};
 use pando_osd_client::ObjectClient;
 use pando_proto::ids::ROOT_SUBTREE;
@@ -31,9 +31,6 @@ use routes::Routes;
 use ticket::Ticket;
 pub(crate) use ticket::{Answered, Found, To};
 use window::Window;
-
-/// Merges that are followed, one after the other.
-const MOST_MERGES: usize = 1024;
 
 /// What all clones of a client, and its background tasks, share.
 pub(crate) struct Core {
@@ -63,19 +60,6 @@ struct Serving {
     epoch: Epoch,
     rank: Rank,
     live: Live,
-}
-
-/// The subtree that answers for this one by now: itself, or what it was merged into (R10).
-fn successor(map: &ClusterMap, subtree: SubtreeId) -> Option<SubtreeId> {
-    let mut id = subtree;
-    for _ in 0..MOST_MERGES {
-        if map.subtrees.contains_key(&id) {
-            return Some(id);
-        }
-        let merge = map.lineage.iter().find(|lineage| lineage.merged && lineage.child == id)?;
-        id = merge.parent;
-    }
-    None
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -179,7 +163,7 @@ impl Core {
             return Err(self.over());
         }
         let map = self.map.current();
-        let found = successor(&map, subtree).and_then(|id| map.subtrees.get(&id).map(|found| (id, found)));
+        let found = map.successor(subtree).and_then(|id| map.subtrees.get(&id).map(|found| (id, found)));
         let Some((id, Subtree { owner: rank, epoch, .. })) = found else {
             drop(map);
             self.map_changed_within(Duration::from_millis(200)).await;
@@ -257,7 +241,7 @@ impl Core {
     /// Why the owner of a subtree cannot be reached at the moment.
     fn trouble(&self, subtree: SubtreeId) -> Option<Error> {
         let map = self.map.current();
-        let Some(found) = successor(&map, subtree).and_then(|id| map.subtrees.get(&id)) else {
+        let Some(found) = map.successor(subtree).and_then(|id| map.subtrees.get(&id)) else {
             return Some(Error::new(Reason::Unavailable, format!("no MDS rank serves {subtree} yet")));
         };
         lock(&self.links).get(&found.owner).and_then(|link| link.last_error())

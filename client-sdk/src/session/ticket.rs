@@ -15,7 +15,7 @@ use super::link::Reply;
 use super::outgoing::Message;
 use super::place::{Places, first_target};
 use super::window::Number;
-use super::{Core, Serving, lock, not_in_the_map, not_its_owner, successor};
+use super::{Core, Serving, lock, not_in_the_map, not_its_owner};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -240,7 +240,7 @@ impl Ticket {
                 return Err(not_in_the_map(subtree));
             }
         }
-        while let (To::Handle(_), Some(present)) = (self.to, successor(&self.core.map.current(), subtree)) {
+        while let (To::Handle(_), Some(present)) = (self.to, self.core.map.current().successor(subtree)) {
             self.core.reclaimed(present).await?;
             // It may have turned out meanwhile that the handle belongs elsewhere, or is lost.
             let before = std::mem::replace(&mut subtree, self.place()?);

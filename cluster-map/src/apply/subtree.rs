@@ -144,12 +144,9 @@ fn add_child(map: &mut ClusterMap, command: &SplitSubtree, parent_id: SubtreeId,
     id
 }
 
-/// Descriptions of the sessions of ranks begin so.
-const RANK_SESSION: &str = "mds.";
-
 /// R10: lineage is kept while a session is older than it. Those of ranks, which live long, send no requests.
 pub(super) fn trim_lineage(map: &mut ClusterMap) {
-    let clients = map.sessions.values().filter(|session| !session.description.starts_with(RANK_SESSION));
+    let clients = map.sessions.values().filter(|session| !session.is_of_rank());
     let oldest = clients.map(|session| session.since).min();
     map.lineage.retain(|lineage| oldest.is_some_and(|oldest| oldest < lineage.epoch));
 }

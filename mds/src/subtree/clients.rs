@@ -265,10 +265,10 @@ impl Subtree {
 
 /// Whether the subtrees lie to each other as before.
 fn same_tree(one: &ClusterMap, other: &ClusterMap) -> bool {
-    let place = |map: &ClusterMap| -> Vec<_> {
-        map.subtrees.iter().map(|(id, subtree)| (*id, subtree.root, subtree.parent, subtree.parent_dir)).collect()
-    };
-    one.subtrees.len() == other.subtrees.len() && place(one) == place(other)
+    one.subtrees.len() == other.subtrees.len()
+        && one.subtrees.iter().zip(&other.subtrees).all(|((one_id, one), (other_id, other))| {
+            (one_id, one.root, one.parent, one.parent_dir) == (other_id, other.root, other.parent, other.parent_dir)
+        })
 }
 
 /// Where the second target of an operation begins.

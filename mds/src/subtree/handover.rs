@@ -186,11 +186,8 @@ impl Subtree {
             },
             Located::Directory { ino, parent_dir, name, path_hint, .. } => match self.namespace.children_below(ino) {
                 Ok(adopted) => {
-                    let path_hint = [&self.path_hint()[..], b"/", &path_hint[..]].concat();
-                    let path_hint = path_hint
-                        .strip_prefix(b"/")
-                        .filter(|p| p.starts_with(b"/"))
-                        .map_or_else(|| path_hint.clone(), <[u8]>::to_vec);
+                    let above = self.map.subtrees.get(&self.own.subtree).map_or(&b""[..], |own| &own.path_hint);
+                    let path_hint = [above.strip_suffix(b"/").unwrap_or(above), b"/", &path_hint[..]].concat();
                     let place = Place { ino, parent_dir, name, path_hint: path_hint.into(), adopted };
                     (Ok(Found::Here(place)), job)
                 }
@@ -205,11 +202,6 @@ impl Subtree {
             let _ = reply.send(found);
         }
         None
-    }
-
-    fn path_hint(&self) -> Vec<u8> {
-        let hint = self.map.subtrees.get(&self.own.subtree).map(|subtree| subtree.path_hint.clone());
-        hint.unwrap_or_default()
     }
 
     pub(super) fn export(&mut self, Export(step, reply): Export) {

@@ -270,22 +270,10 @@ pub(super) fn crossings_to_proto(map: &ClusterMap, crossings: &Crossings) -> Vec
     crossings.iter().map(to_proto).collect()
 }
 
-/// What a subtree that is no more was merged into.
-pub(crate) fn successor(map: &ClusterMap, mut subtree: SubtreeId) -> Option<SubtreeId> {
-    // Each step leads to a subtree that was there later; none is met twice.
-    for _ in 0..=map.lineage.len() {
-        if map.subtrees.contains_key(&subtree) {
-            return Some(subtree);
-        }
-        subtree = map.lineage.iter().find(|lineage| lineage.merged && lineage.child == subtree)?.parent;
-    }
-    None
-}
-
 /// Where a subtree is served, if the map says another rank (R14: the client fetches that map first). One that was
 /// merged away is served as what it was merged into (R10).
 pub(crate) fn redirect(map: &ClusterMap, subtree: SubtreeId, own: Rank) -> Option<OperationResult> {
-    let served_as = successor(map, subtree).unwrap_or(subtree);
+    let served_as = map.successor(subtree).unwrap_or(subtree);
     let (rank, address) = map.owner(served_as).filter(|(rank, _)| *rank != own)?;
     let subtree_epoch = map.subtrees.get(&served_as).map_or(0, |subtree| subtree.epoch.0);
     let redirect = Redirect {

@@ -1,7 +1,7 @@
 //! The way to child subtrees is about to change (R16): their routes are raised in the map, and every rank that serves
 //! one of them has that map, before the change is made. Meanwhile nobody is told a way.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub(super) struct Routes {
     active: Option<(u64, Option<Job>)>,
     /// Others that want to.
     queue: VecDeque<Job>,
-    /// Those that wait to be told a way.
-    crossing: Vec<(Job, Crossings, Reads)>,
+    /// Those that wait to be told a way; what they cross may change meanwhile.
+    crossing: Vec<Job>,
 }
 
 impl Routes {
@@ -50,7 +50,6 @@ impl Routes {
 
     pub fn take_waiting(&mut self) -> Vec<Job> {
         let Self { active, queue, crossing } = std::mem::take(self);
-        let crossing = crossing.into_iter().map(|(job, ..)| job);
         active.and_then(|(_, job)| job).into_iter().chain(queue).chain(crossing).collect()
     }
 }
@@ -92,11 +91,7 @@ impl Subtree {
             return;
         }
         self.routes.active = None;
-        for (job, crossings, reads) in std::mem::take(&mut self.routes.crossing) {
-            // What it crossed may have changed.
-            drop((crossings, reads));
-            self.runnable.push_back(job);
-        }
+        self.runnable.extend(self.routes.crossing.drain(..));
         // Those that still want to queue up again.
         self.runnable.extend(self.routes.queue.drain(..));
     }
@@ -109,7 +104,7 @@ impl Subtree {
                 return self.fail(job, overloaded("too many operations wait for a change of routes"));
             }
             self.track(&mut job);
-            return self.routes.crossing.push((job, crossings, reads));
+            return self.routes.crossing.push(job);
         }
         self.route_change_over(job.id);
         if job.rounds > 0 {
@@ -150,19 +145,7 @@ pub(super) async fn raise(
 
 /// Who serves these and all below them.
 fn owners(map: &ClusterMap, subtrees: &[SubtreeId]) -> BTreeMap<Rank, u64> {
-    let mut below: BTreeSet<SubtreeId> = subtrees.iter().copied().collect();
-    loop {
-        let more: Vec<_> = map
-            .subtrees
-            .iter()
-            .filter(|(id, subtree)| !below.contains(id) && subtree.parent.is_some_and(|parent| below.contains(&parent)))
-            .map(|(id, _)| *id)
-            .collect();
-        if more.is_empty() {
-            break;
-        }
-        below.extend(more);
-    }
+    let below = map.with_descendants(subtrees.iter().copied());
     let owners = below.iter().filter_map(|id| map.subtrees.get(id)).map(|subtree| subtree.owner);
     owners.filter_map(|rank| map.ranks.get(&rank).map(|info| (rank, info.incarnation))).collect()
 }
