@@ -27,6 +27,7 @@ use crate::settings;
 pub use assign::assign;
 pub use history::History;
 pub use load::{HotDirectory, Load, SubtreeLoad};
+pub use wishes::pinned_to;
 
 /// The balancer splits nothing when there are so many subtrees: people may need some more.
 const MOST_SUBTREES: usize = 3072;

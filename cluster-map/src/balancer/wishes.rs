@@ -35,6 +35,14 @@ pub(super) fn wish(map: &ClusterMap, id: SubtreeId) -> Wish {
     Wish::Free
 }
 
+/// The rank to which a subtree, or the nearest one above it that has a wish, is pinned.
+pub fn pinned_to(map: &ClusterMap, id: SubtreeId) -> Option<Rank> {
+    match wish(map, id) {
+        Wish::Pinned(rank) => Some(rank),
+        Wish::Free | Wish::Dealt(_) => None,
+    }
+}
+
 impl Plan<'_> {
     /// Empties ranks that drain.
     pub(super) fn drain(&mut self, reasons: &mut Vec<String>) {

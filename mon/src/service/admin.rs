@@ -133,6 +133,7 @@ impl AdminService for Admin {
     async fn move_subtree(&self, request: Request<mon::MoveSubtreeRequest>) -> Answer<mon::MoveSubtreeResponse> {
         let limit = subtree::limit(request.metadata());
         let request = request.into_inner();
+        subtree::check_move(&*self.read().await?, request)?;
         let result = self.propose(subtree::start_move(request)).await?;
         let CommandValue::Move(move_id) = result.value else {
             return Err(Error::new(Reason::Internal, "the mons answered something else than was asked").into());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pando_cluster_map::{
     CancelMove, ClusterMap, Command, CommitMove, DecideTransaction, DrainRank, FinishTransactions, MergeSubtree,
-    Participant, PinSubtree, RaiseRoutes, Reparent, SplitSubtree, SpreadSubtree, StartMove, TransactionName,
+    Participant, PinSubtree, RaiseRoutes, Reparent, SplitSubtree, SpreadSubtree, StartMove, TransactionName, balancer,
 };
 use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId, mon};
 use tonic::metadata::MetadataMap;
@@ -88,6 +88,20 @@ pub(super) fn finish(request: &mon::FinishTransactionsRequest) -> Result<Command
     }
     let transactions = request.transactions.iter().map(name_of).collect();
     Ok(Command::FinishTransactions(FinishTransactions { subtree: request.subtree, transactions }))
+}
+
+/// Refuses a move that the balancer would undo at once: the subtree is pinned to another rank that can have it.
+pub(super) fn check_move(map: &ClusterMap, request: mon::MoveSubtreeRequest) -> Result<(), Error> {
+    let (id, to) = (SubtreeId(request.subtree), Rank(request.to));
+    let usable = |rank: &Rank| map.ranks.get(rank).is_some_and(|info| info.up && !info.draining);
+    match balancer::pinned_to(map, id).filter(usable) {
+        Some(pin) if pin != to && map.ranks.contains_key(&to) => {
+            let message =
+                format!("{id} is pinned to {pin}, itself or by a subtree above it: pin it to {to}, or unpin it first");
+            Err(Error::new(Reason::InvalidRequest, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn start_move(request: mon::MoveSubtreeRequest) -> Command {

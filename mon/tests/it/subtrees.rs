@@ -97,6 +97,12 @@ async fn wishes_that_make_no_sense_are_refused() {
     assert_eq!(reason(admin.move_subtree(ROOT_SUBTREE, Rank(1), true).await), Reason::InvalidRequest, "down");
     assert_eq!(reason(admin.move_subtree(ROOT_SUBTREE, Rank(2), true).await), Reason::InvalidRequest, "draining");
     assert_eq!(admin.pin_subtree(ROOT_SUBTREE, Some(Rank(9))).await.unwrap_err().reason, Reason::UnknownId);
+    // The balancer would bring it back.
+    admin.drain_rank(Rank(2), false).await.unwrap();
+    admin.pin_subtree(ROOT_SUBTREE, Some(Rank(0))).await.unwrap();
+    let error = admin.move_subtree(ROOT_SUBTREE, Rank(2), true).await.unwrap_err();
+    assert!(error.reason == Reason::InvalidRequest && error.message.contains("pinned to mds.0"), "{error}");
+    admin.pin_subtree(ROOT_SUBTREE, None).await.unwrap();
     assert_eq!(admin.pin_subtree(SubtreeId(9), None).await.unwrap_err().reason, Reason::UnknownId);
     assert_eq!(admin.spread_subtree(SubtreeId(9), true).await.unwrap_err().reason, Reason::UnknownId);
     assert_eq!(admin.drain_rank(Rank(9), true).await.unwrap_err().reason, Reason::UnknownId);
