@@ -4,10 +4,11 @@
 //! then names opens the subtree anew under its next epoch. A proposal whose answer is lost is repeated until the
 //! answer is definite; until then nothing is served.
 
+mod merge;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,14 +16,15 @@ use actix::Addr;
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::Namespace;
 use pando_proto::mds::{CacheItem, ImportFrame, Target};
-use pando_proto::mon::{CommitMoveRequest, MergeSubtreeRequest, SplitSubtreeRequest};
+use pando_proto::mon::{CommitMoveRequest, SplitSubtreeRequest};
 use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::io::Io;
 use crate::owner::{Common, Outcome, Reply, Warm};
-use crate::subtree::{self, ExportStep, Find, Found, Freeze, MapChanged, Place, Release, Subtree, Thaw, Token};
+use crate::subtree::{self, ExportStep, Find, Found, Freeze, Place, Release, Released, Subtree, Thaw, Token};
 use crate::takeover::Ownership;
+pub(crate) use merge::merge;
 
 /// For the commits under way to come to their end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -206,7 +208,8 @@ impl Task {
         self.await_map(epoch).await;
         let (reply, released) = oneshot::channel();
         let sent = self.address.send(Release(reply)).await;
-        let Some(mut whole) = (if sent.is_ok() { released.await.ok() } else { None }) else {
+        let Some(Released { namespace: mut whole, .. }) = (if sent.is_ok() { released.await.ok() } else { None })
+        else {
             self.common.nursery.born(place.ino, None);
             return None;
         };
@@ -222,53 +225,6 @@ impl Task {
         self.common.nursery.born(place.ino, Some((child, part)));
         // R11: the split has raised the epoch by one. If more has happened since, the cache is of no use.
         Some(Warm { epoch: Epoch(self.own.epoch.0 + 1), namespace: whole })
-    }
-
-    /// Merges the subtree into its parent. Both are opened anew, without their caches.
-    async fn merge(&self) -> Result<(SubtreeId, Epoch), Error> {
-        let map = self.common.parts.map.current();
-        let refused = |message: String| Error::new(Reason::InvalidRequest, message);
-        let subtree = map.subtrees.get(&self.own.subtree).ok_or_else(gone)?;
-        let parent =
-            subtree.parent.ok_or_else(|| refused("the root subtree has no parent to merge into".to_owned()))?;
-        if let Some((child, _)) = map.subtrees.iter().find(|(_, other)| other.parent == Some(self.own.subtree)) {
-            return Err(refused(format!("{} has subtrees below it ({child}): merge them first", self.own.subtree)));
-        }
-        let Some(upper) = self.common.shared.served(parent) else {
-            let message = format!("the parent {parent} is not served by {}: move one of both", self.common.shared.rank);
-            return Err(Error::new(Reason::InUse, message));
-        };
-        let parent_epoch = map.subtrees.get(&parent).map_or(Epoch(0), |parent| parent.epoch);
-        // R15: the inode of the root gets its name of this map before the subtree stands still.
-        let _ = self.address.send(MapChanged(Arc::clone(&map))).await;
-        let ice = Ice::new(&self.address, true).await?;
-        let upper_ice = Ice::new(&upper.address, true).await?;
-        let name = |map: &ClusterMap| {
-            let found = map.subtrees.get(&self.own.subtree);
-            found.map(|found| (found.parent, found.parent_dir, found.name.clone()))
-        };
-        if name(&map) != name(&self.common.parts.map.current()) {
-            return Err(Error::new(Reason::Unavailable, "the subtree has another name by now: try again"));
-        }
-        let request = MergeSubtreeRequest {
-            child: self.own.subtree.0,
-            child_epoch: self.own.epoch.0,
-            parent_epoch: parent_epoch.0,
-        };
-        let mons = Rc::clone(&self.common.parts.outside.mons);
-        self.committing.set(true);
-        match definite(|| mons.merge(request)).await {
-            Ok(epoch) => {
-                self.await_map(epoch).await;
-                ice.keep();
-                upper_ice.keep();
-                Ok((parent, epoch))
-            }
-            Err(error) => {
-                self.committing.set(false);
-                Err(error)
-            }
-        }
     }
 
     /// Hands the subtree over (R12).
@@ -364,16 +320,6 @@ pub(crate) async fn split(task: Task, target: Target, automatic: bool, reply: Re
     }
     let _ = reply.send(result);
     Outcome { warm }
-}
-
-/// Merges into the parent.
-pub(crate) async fn merge(task: Task, reply: Reply) -> Outcome {
-    let result = task.merge().await;
-    if let Err(error) = &result {
-        tracing::info!(subtree = %task.own.subtree, %error, "a merge was refused");
-    }
-    let _ = reply.send(result);
-    Outcome::default()
 }
 
 /// Moves to another rank; if that fails all is as before, and the move is cancelled.

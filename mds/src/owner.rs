@@ -53,7 +53,7 @@ pub(crate) struct Common {
     pub numbers: Rc<Cell<u64>>,
 }
 
-/// Caches of subtrees that were just split off, until they are opened.
+/// Caches of subtrees that were just split off, or that others were merged into, until they are opened.
 #[derive(Clone, Default)]
 pub(crate) struct Nursery(Rc<Cradle>);
 
@@ -63,6 +63,31 @@ struct Cradle {
     awaited: RefCell<BTreeSet<Ino>>,
     ready: RefCell<BTreeMap<SubtreeId, Namespace>>,
     changed: Notify,
+    /// Subtrees of which a merge decides what becomes of their caches.
+    claimed: RefCell<BTreeSet<SubtreeId>>,
+    unclaimed: Notify,
+    joined: RefCell<BTreeMap<SubtreeId, Warm>>,
+}
+
+/// A merge into a subtree is about to be proposed: until this is dropped, whoever looks after that subtree opens it no
+/// more.
+pub(crate) struct Claim {
+    cradle: Rc<Cradle>,
+    subtree: SubtreeId,
+}
+
+impl Claim {
+    /// The subtree is to be opened with this.
+    pub fn leave(self, warm: Warm) {
+        self.cradle.joined.borrow_mut().insert(self.subtree, warm);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.cradle.claimed.borrow_mut().remove(&self.subtree);
+        self.cradle.unclaimed.notify_waiters();
+    }
 }
 
 impl Nursery {
@@ -77,6 +102,29 @@ impl Nursery {
         self.0.changed.notify_one();
     }
 
+    /// One merge into a subtree at a time: it is frozen by it.
+    pub fn claim(&self, subtree: SubtreeId) -> Claim {
+        self.0.claimed.borrow_mut().insert(subtree);
+        Claim { cradle: Rc::clone(&self.0), subtree }
+    }
+
+    /// Ends when no merge into it is under way.
+    async fn unclaimed(&self, subtree: SubtreeId) {
+        loop {
+            let changed = self.0.unclaimed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.0.claimed.borrow().contains(&subtree) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn take_joined(&self, subtree: SubtreeId) -> Option<Warm> {
+        self.0.joined.borrow_mut().remove(&subtree)
+    }
+
     fn is_awaited(&self, root: Ino) -> bool {
         self.0.awaited.borrow().contains(&root)
     }
@@ -86,13 +134,14 @@ impl Nursery {
         Some(Warm { epoch: FIRST_EPOCH, namespace })
     }
 
-    /// A cache is good for the first epoch of its subtree only: what is not opened in it is of no use.
+    /// A cache is good for one epoch of its subtree only: what is not opened in it is of no use.
     fn forget_missed(&self, map: &ClusterMap, parts: &Parts) {
         let mut ready = self.0.ready.borrow_mut();
-        ready.retain(|subtree, _| {
-            let own = ownership(map, *subtree, parts.rank, parts.incarnation);
-            own.is_some_and(|own| own.epoch == FIRST_EPOCH)
-        });
+        let epoch_of = |subtree| ownership(map, subtree, parts.rank, parts.incarnation).map(|own| own.epoch);
+        ready.retain(|subtree, _| epoch_of(*subtree) == Some(FIRST_EPOCH));
+        // The map of a merge may still be on its way.
+        let mut joined = self.0.joined.borrow_mut();
+        joined.retain(|subtree, warm| epoch_of(*subtree).is_some_and(|epoch| epoch <= warm.epoch));
     }
 }
 
@@ -211,6 +260,10 @@ impl Owner {
     /// Takes the subtree over and serves it until that ends.
     async fn open(&mut self, own: Ownership, map: &Arc<ClusterMap>) {
         let (shared, parts) = (Arc::clone(&self.common.shared), Rc::clone(&self.common.parts));
+        // Whatever is opened now: it is as old as what ended.
+        if let Some(joined) = self.common.nursery.take_joined(self.subtree) {
+            self.warm = Some(joined);
+        }
         // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
         let next_batch = self.before.filter(|(former, _)| *former == own).map_or(0, |(_, ended)| ended.next_batch);
         let records = Rc::clone(&parts.outside.records);
@@ -337,10 +390,17 @@ impl Owner {
 
     /// The subtree ends here. What was proposed comes to its end first: it knows what becomes of the cache.
     async fn conclude(&mut self, work: Option<Work>) {
-        let Some(work) = work.filter(|work| work.committing.get()) else { return };
+        let shutdown = self.common.shared.shutdown.clone();
+        if let Some(work) = work.filter(|work| work.committing.get()) {
+            tokio::select! {
+                outcome = work.future => self.warm = outcome.warm,
+                () = shutdown.stopped() => {}
+            }
+        }
+        // A child may be merging into it.
         tokio::select! {
-            outcome = work.future => self.warm = outcome.warm,
-            () = self.common.shared.shutdown.stopped() => {}
+            () = self.common.nursery.unclaimed(self.subtree) => {}
+            () = shutdown.stopped() => {}
         }
     }
 

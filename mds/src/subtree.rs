@@ -50,7 +50,7 @@ use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
 pub(crate) use commit::Committed;
 use dedup::Dedup;
-pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press, Release, Thaw, Token};
+pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press, Release, Released, Thaw, Token};
 use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};

@@ -42,6 +42,16 @@ impl Inos {
         }
     }
 
+    /// Takes over what another has left.
+    pub fn take_over(&mut self, other: Self) {
+        let mut left: Vec<Run> = Vec::new();
+        for (_, runs) in other.shards {
+            left.extend(runs);
+        }
+        left.sort_unstable_by_key(|run| run.next);
+        left.into_iter().for_each(|run| self.give_back(run));
+    }
+
     /// The ino that a new inode of `dir` in `shard` will get; nothing is taken yet.
     pub fn peek(&self, dir: Ino, run: Run, shard: ShardId) -> Option<Taken> {
         let home = dir.shard() == shard;

@@ -28,6 +28,7 @@ mod handles;
 mod heat;
 mod inode;
 mod inos;
+mod join;
 mod locate;
 mod locks;
 mod migrate;
@@ -45,6 +46,7 @@ mod tree;
 mod view;
 
 pub use config::Config;
+pub use join::Joining;
 pub use migrate::{DeltaSlices, Export};
 pub use namespace::Namespace;
 pub use split::Splitting;

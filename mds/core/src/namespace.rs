@@ -273,6 +273,8 @@ impl Namespace {
         self.handles = Handles::default();
         self.grace = false;
         self.deferred.clear();
+        // Purges that go on are found by their records.
+        self.busy.clear();
         self.cache.begin_epoch();
     }
 

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::job::{Job, To, Work};
 use super::reply::crossings_to_proto;
 use super::{Subtree, turn};
+use crate::takeover::Ownership;
 
 /// Runs nothing from now on; answered when all that ran is durable.
 pub(crate) struct Freeze {
@@ -44,7 +45,13 @@ impl Token {
 }
 
 /// The frozen subtree ends here; its cache is handed out.
-pub(crate) struct Release(pub oneshot::Sender<Namespace>);
+pub(crate) struct Release(pub oneshot::Sender<Released>);
+
+/// The cache of a subtree as it was at the end of an epoch.
+pub(crate) struct Released {
+    pub own: Ownership,
+    pub namespace: Namespace,
+}
 
 /// Which directory is meant. Answered also while the subtree is frozen.
 pub(crate) struct Find {
@@ -163,7 +170,7 @@ impl Subtree {
         }
         let config = self.namespace.config().clone();
         let namespace = std::mem::replace(&mut self.namespace, Namespace::new(config));
-        let _ = reply.send(namespace);
+        let _ = reply.send(Released { own: self.own, namespace });
         let message = "the subtree goes on under another epoch";
         self.lose(Error::new(Reason::Unavailable, message).retry_after(turn::AT_ONCE));
     }

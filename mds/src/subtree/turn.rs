@@ -56,6 +56,10 @@ impl Subtree {
         let namespace = match warm {
             Some(mut warm) => {
                 warm.set_budget(config.budget_bytes);
+                // It was told of them by an older map.
+                warm.set_inline_limit(config.inline_limit);
+                warm.set_spread_shards(config.spread_shards);
+                warm.set_object_size(config.object_size);
                 warm
             }
             None => Namespace::new(config),

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use pando_cluster_map::{Decision, TransactionId};
 use pando_mds::io::{Io, Mons, Objects, Page, Peers, Records};
 use pando_mds_core::records::Key;
-use pando_proto::mds::{ImportFrame, ImportResponse, PrepareRequest, PrepareResponse};
+use pando_proto::mds::{ImportFrame, ImportResponse, InodeRecord, PrepareRequest, PrepareResponse};
 use pando_proto::mon::{CommitMoveRequest, DecideTransactionRequest, MergeSubtreeRequest, SplitSubtreeRequest};
 use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse, ObjectId, RaiseFenceResponse, TrimKind};
 use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
+use prost::Message as _;
 use tokio::sync::watch;
 
 /// Which commits wait for the test.
@@ -120,6 +121,16 @@ impl FakeRecords {
     /// The fence of a subtree in a shard.
     pub fn fence(&self, shard: ShardId, subtree: SubtreeId) -> u64 {
         self.store.borrow().fences.get(&(shard, subtree.0)).map_or(0, |fence| fence.0)
+    }
+
+    /// Somebody else changes an inode.
+    pub fn change_inode(&self, ino: Ino, change: impl FnOnce(&mut InodeRecord)) {
+        let key = Key::Inode(ino).encode();
+        let mut store = self.store.borrow_mut();
+        let value = store.records.get_mut(&(ino.shard(), key)).expect("an inode");
+        let mut record = InodeRecord::decode(&value[1..]).unwrap();
+        change(&mut record);
+        *value = [&value[..1], &record.encode_to_vec()].concat().into();
     }
 
     /// Keys of one kind, in all shards.
@@ -305,7 +316,11 @@ pub struct FakeMons {
     /// What the mons say to the proposal of a handover.
     pub handover: Rc<RefCell<Option<Error>>>,
     handovers: Rc<watch::Sender<usize>>,
+    /// What they do and say when a merge is proposed.
+    pub merging: Rc<RefCell<Option<Merging>>>,
 }
+
+type Merging = Box<dyn FnMut(MergeSubtreeRequest) -> Result<Epoch, Error>>;
 
 impl FakeMons {
     /// Proposals of handovers so far.
@@ -341,8 +356,14 @@ impl Mons for FakeMons {
         alone()
     }
 
-    fn merge(&self, _: MergeSubtreeRequest) -> Io<Epoch> {
-        alone()
+    fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch> {
+        match self.merging.borrow_mut().as_mut() {
+            Some(merging) => {
+                let answer = merging(request);
+                Box::pin(async move { answer })
+            }
+            None => alone(),
+        }
     }
 
     fn commit_move(&self, _: CommitMoveRequest) -> Io<Epoch> {

@@ -18,7 +18,7 @@ use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::server_frame::Frame as Down;
 use pando_proto::mds::session_service_client::SessionServiceClient;
 use pando_proto::mds::{self, ClientFrame, Hello, Operation, Request, Requests, ServerFrame, Target, Welcome};
-use pando_proto::{ClientId, Epoch, Error, Ino, Rank};
+use pando_proto::{ClientId, Epoch, Error, Ino, Rank, SubtreeId};
 use pando_rpc::{Env, Lease};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -81,6 +81,15 @@ fn map(world: &World, generation: u64) -> ClusterMap {
     }
 }
 
+pub fn change(map: &watch::Sender<Arc<ClusterMap>>, change: impl FnOnce(&mut ClusterMap)) {
+    map.send_modify(|map| {
+        let mut next = ClusterMap::clone(map);
+        change(&mut next);
+        next.epoch = Epoch(next.epoch.0 + 1);
+        *map = Arc::new(next);
+    });
+}
+
 impl TestRank {
     /// Starts the rank's `generation`th process.
     pub async fn start(world: &World, generation: u64, cache_bytes: u64) -> Self {
@@ -115,13 +124,8 @@ impl TestRank {
         self.handle.join().await;
     }
 
-    pub fn change_map(&self, change: impl FnOnce(&mut ClusterMap)) {
-        self.map.send_modify(|map| {
-            let mut next = ClusterMap::clone(map);
-            change(&mut next);
-            next.epoch = Epoch(next.epoch.0 + 1);
-            *map = Arc::new(next);
-        });
+    pub fn change_map(&self, what: impl FnOnce(&mut ClusterMap)) {
+        change(&self.map, what);
     }
 
     pub async fn connect(&self, client: u64) -> Client {
@@ -168,6 +172,15 @@ impl Client {
         let requests = ids.iter().zip(operations).map(|(id, op)| self.request(*id, op, false)).collect();
         self.frame(requests).await;
         ids
+    }
+
+    /// Sends one to another subtree than that of the root.
+    pub async fn send_to(&mut self, subtree: SubtreeId, op: Op) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let request = Request { subtree: subtree.0, subtree_epoch: 1, ..self.request(id, op, false) };
+        self.frame(vec![request]).await;
+        id
     }
 
     /// Sends a request and a copy of it in one frame.

@@ -7,6 +7,7 @@ mod fake;
 mod floor;
 mod full;
 mod harness;
+mod merges;
 mod moves;
 mod once;
 mod takeover;

@@ -6,6 +6,7 @@
 pub(crate) mod copy;
 mod evict;
 mod install;
+pub(crate) mod join;
 pub(crate) mod names;
 pub(crate) mod noted;
 pub(crate) mod part;

@@ -109,6 +109,11 @@ impl Names {
         if self.gap_known_at(name) { Lookup::Absent(None) } else { Lookup::Unknown }
     }
 
+    /// The same of an entry that is there, without any mark of use.
+    pub fn known(&self, name: &[u8]) -> Option<State> {
+        self.map.get(name).map(|entry| entry.state)
+    }
+
     /// Changes a name; true if the batch had not touched it before.
     pub fn set(&mut self, name: &Bytes, value: Option<Dentry>, stamp: Stamp) -> bool {
         let state = value.map_or(State::Absent, State::Present);

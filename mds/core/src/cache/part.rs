@@ -92,7 +92,7 @@ impl Cache {
         }
     }
 
-    fn take_in(&mut self, ino: Ino, node: Node) {
+    pub(super) fn take_in(&mut self, ino: Ino, node: Node) {
         let (bytes, dirty) = node.costs();
         self.meta_bytes += bytes;
         self.dirty_bytes += dirty;

@@ -13,7 +13,7 @@ use pando_mds_core::records::Key;
 use pando_mds_core::{Config, Export, Namespace, Tree};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
-use pando_proto::mds::{CacheItem, Operation, OrphanRecord, Target};
+use pando_proto::mds::{self, CacheItem, Operation, OrphanRecord, Target};
 use pando_proto::{ClientId, Errno, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
 
@@ -31,6 +31,14 @@ pub struct Entry {
     pub id: Id,
     pub parent: Option<(SubtreeId, Ino)>,
     pub route: u64,
+}
+
+/// Which caches go on after a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warmth {
+    None,
+    Parent,
+    Both,
 }
 
 /// A subtree where it is served.
@@ -128,6 +136,19 @@ impl Forest {
             }
             served.ns.install(token, read_store(&self.store, self.page, fetch)).unwrap();
             served.ns.evict(20);
+        }
+    }
+
+    /// Somebody at a subtree asks for an inode by its number, and goes away when the first records are there.
+    pub fn look_at(&mut self, subtree: SubtreeId, ino: Ino) {
+        let target = Some(Target { base: ino.0, path: Default::default() });
+        let stat = mds::StatRequest { caller: None, target, follow: true };
+        let operation = Operation { op: Some(Op::Stat(stat)) };
+        let context = self.context(subtree, 1);
+        for _ in 0..2 {
+            if let Outcome::Missing(fetches) = self.at(subtree).ns.apply(&operation, &context) {
+                self.fetch(subtree, &fetches, None);
+            }
         }
     }
 
@@ -355,8 +376,8 @@ impl Forest {
         self.map_changed();
     }
 
-    /// Merges a subtree without children into its parent; both start cold.
-    pub fn merge(&mut self, child: SubtreeId) {
+    /// Merges a subtree without children into its parent, with the caches of both, of the parent, or of none.
+    pub fn merge(&mut self, child: SubtreeId, warm: Warmth) {
         let Some((parent, _)) = self.map[&child].parent else { return };
         if self.map.values().any(|entry| entry.parent.is_some_and(|(above, _)| above == child)) {
             return;
@@ -367,10 +388,21 @@ impl Forest {
         self.rename_root(child);
         self.flush(child);
         self.map.remove(&child);
-        self.served.remove(&child);
+        let part = self.served.remove(&child).unwrap().ns;
         self.merged.insert(child, parent);
-        let config = self.served[&parent].ns.config().clone();
-        self.open(parent, Namespace::new(config));
+        let mut whole = self.served.remove(&parent).unwrap().ns;
+        let part = if warm == Warmth::Both { part } else { Namespace::new(part.config().clone()) };
+        if warm == Warmth::None {
+            whole = Namespace::new(whole.config().clone());
+        } else {
+            let before = whole.usage().inodes + part.usage().inodes;
+            let mut joining = whole.begin_join(part);
+            while whole.join_slice(&mut joining, 3) {}
+            whole.end_join(joining);
+            whole.begin_epoch();
+            assert!(whole.usage().inodes <= before, "nothing is made up");
+        }
+        self.open(parent, whole);
         self.map_changed();
     }
 

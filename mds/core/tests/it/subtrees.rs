@@ -11,7 +11,7 @@ use pando_proto::mds::*;
 use pando_proto::{ClientId, Errno, Error, Ino, Reason, SubtreeId};
 use prost::Message as _;
 
-use crate::forest::{Answer, Forest, ROOT_SUBTREE};
+use crate::forest::{Answer, Forest, ROOT_SUBTREE, Warmth};
 use crate::rig::*;
 
 const CHILD: SubtreeId = SubtreeId(2);
@@ -185,7 +185,7 @@ fn a_file_with_names_in_two_subtrees_has_one_home() {
     }
     f.run(1, 0, write_file("b/g", b"two")).unwrap();
     f.run(1, 0, mv("a/f", "a/e")).unwrap();
-    f.merge(CHILD);
+    f.merge(CHILD, Warmth::Both);
     f.run(1, 0, unlink("a/e")).unwrap();
     let Reply::ReadFile(reply) = f.run(1, 0, read_file("b/g")).unwrap() else { panic!("wrong reply") };
     assert_eq!(reply.body.unwrap().as_ref(), b"two");

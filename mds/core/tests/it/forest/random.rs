@@ -8,7 +8,7 @@ use pando_proto::mds::*;
 use pando_proto::{Errno, Error, Ino, SubtreeId};
 use proptest::prelude::*;
 
-use super::Forest;
+use super::{Forest, Warmth};
 use crate::model::Id;
 use crate::random::{MODES, PATHS, RENAMES, TARGETS, bytes_of, caller, check_attr};
 use crate::rig::{at, config, mkdir};
@@ -26,8 +26,17 @@ struct Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
+    steps_of(0u8..44)
+}
+
+/// Many splits and merges, and no renames.
+fn divisions() -> impl Strategy<Value = Vec<Step>> {
+    steps_of(prop_oneof![3 => 0u8..12, 3 => 15u8..34, 2 => Just(34), 2 => Just(37), 1 => 38u8..44])
+}
+
+fn steps_of(what: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     let uid = prop_oneof![6 => Just(0u32), 1 => Just(1), 1 => Just(2)];
-    let step = (0u8..44, 0..PATHS.len(), 0..PATHS.len(), any::<u16>(), uid);
+    let step = (what, 0..PATHS.len(), 0..PATHS.len(), any::<u16>(), uid);
     prop::collection::vec(step.prop_map(|(what, a, b, x, uid)| Step { what, a, b, x, uid }), 1..150)
 }
 
@@ -198,7 +207,8 @@ impl Forest {
             }
             37 => {
                 let subtree = self.some_subtree(x).unwrap();
-                self.merge(subtree);
+                self.leave_something_unfinished(subtree, path);
+                self.merge(subtree, [Warmth::Both, Warmth::Parent, Warmth::Both, Warmth::None][usize::from(x / 8 % 4)]);
                 self.sweep();
             }
             38..=41 => {
@@ -210,6 +220,18 @@ impl Forest {
                 self.hand_over(subtree, x % 5 == 0);
                 self.sweep();
             }
+        }
+    }
+
+    /// A parent, or a child, has looked at an inode of the other side, and stands still before it knows whose it is.
+    fn leave_something_unfinished(&mut self, subtree: SubtreeId, path: &str) {
+        let above = self.map[&subtree].parent.map(|(parent, _)| parent);
+        let op = Op::Stat(StatRequest { caller: None, target: at(path), follow: true });
+        let Ok(Reply::Stat(reply)) = self.run(1, 0, op) else { return };
+        self.flush(self.client.last);
+        let ino = Ino(reply.attr.unwrap().ino);
+        for subtree in [Some(subtree), above].into_iter().flatten() {
+            self.look_at(subtree, ino);
         }
     }
 
@@ -401,6 +423,12 @@ proptest! {
     #[test]
     fn a_forest_agrees_with_one_tree(steps in steps()) {
         run(steps, 64 << 20);
+    }
+
+    /// R11: whatever was in memory of both, and wherever somebody had looked at the other's inodes.
+    #[test]
+    fn r11_joined_caches_agree_with_one_tree(steps in divisions(), budget in prop_oneof![6_000u64..20_000, Just(64 << 20)]) {
+        run(steps, budget);
     }
 
     #[test]
