@@ -312,7 +312,7 @@ async fn sweep(shared: Arc<Shared>, outside: Outside, lease: Arc<Lease>) {
             continue;
         }
         if std::mem::take(&mut deaf) {
-            shared.sessions.forget_silence();
+            shared.sessions.forget_silence(shared.clock.boottime());
         }
         let timeout = Duration::from_millis(map.setting_u64(settings::SESSION_TIMEOUT_MILLIS));
         for client in shared.sessions.sweep(&map, shared.clock.boottime(), timeout) {

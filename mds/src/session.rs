@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use pando_cluster_map::ClusterMap;
 use pando_proto::mds::{EchoItem, OperationResult, Reply, ServerFrame};
 use pando_proto::{ClientId, Error, Reason};
 use pando_rpc::queue;
+use tokio::sync::Notify;
 
 /// Requests of a session that may be unanswered, or answered and not yet confirmed (R9).
 pub(crate) const WINDOW: usize = 1024;
@@ -34,11 +35,32 @@ pub(crate) struct Connection {
     meter: Arc<Meter>,
     /// A reply did not fit any more: the stream has to end, so that the client asks again.
     lost: AtomicBool,
+    /// A later stream of the session has taken its place.
+    replaced: AtomicBool,
+    ends: Notify,
 }
 
 impl Connection {
     pub fn new(client: ClientId, out: queue::Sender<Out>, meter: Arc<Meter>) -> Self {
-        Self { client, out, meter, lost: AtomicBool::new(false) }
+        let (lost, replaced) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { client, out, meter, lost, replaced, ends: Notify::new() }
+    }
+
+    fn replace(&self) {
+        self.replaced.store(true, Ordering::Relaxed);
+        self.ends.notify_one();
+    }
+
+    /// What came by it and has not begun must not begin any more (R10): its client has asked again, or will.
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Relaxed)
+    }
+
+    /// Ends when a later stream takes its place.
+    pub async fn replaced(&self) {
+        while !self.is_replaced() {
+            self.ends.notified().await;
+        }
     }
 
     /// Queues a reply. One that cannot be queued is lost, as on a broken stream: the client repeats the request.
@@ -100,39 +122,58 @@ impl Drop for Meter {
     }
 }
 
-/// When each session was last heard of.
+/// What is known of one session.
+#[derive(Default)]
+struct Known {
+    /// When it was last heard of.
+    heard: Duration,
+    /// Its latest stream.
+    stream: Weak<Connection>,
+}
+
+/// When each session was last heard of, and its stream.
 #[derive(Clone, Default)]
-pub(crate) struct Sessions(Arc<Mutex<BTreeMap<ClientId, Duration>>>);
+pub(crate) struct Sessions(Arc<Mutex<BTreeMap<ClientId, Known>>>);
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClientId, Duration>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClientId, Known>> {
         // Nothing that can panic runs under the lock.
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub fn heard(&self, client: ClientId, now: Duration) {
-        self.lock().insert(client, now);
+        self.lock().entry(client).or_default().heard = now;
+    }
+
+    /// A stream begins: those before it end. The client may have given this one up and opened a later one, which is
+    /// replaced then; that one ends as well, and the client comes again.
+    pub fn attach(&self, connection: &Arc<Connection>, now: Duration) {
+        let known = Known { heard: now, stream: Arc::downgrade(connection) };
+        let before = self.lock().insert(connection.client, known);
+        if let Some(before) = before.and_then(|known| known.stream.upgrade()) {
+            before.replace();
+        }
     }
 
     /// Nobody was silent so far: there was nobody to hear them.
-    pub fn forget_silence(&self) {
-        self.lock().clear();
+    pub fn forget_silence(&self, now: Duration) {
+        self.lock().values_mut().for_each(|known| known.heard = now);
     }
 
     pub fn is_silent(&self, client: ClientId, now: Duration, timeout: Duration) -> bool {
-        self.lock().get(&client).is_none_or(|last| now.saturating_sub(*last) >= timeout)
+        self.lock().get(&client).is_none_or(|known| now.saturating_sub(known.heard) >= timeout)
     }
 
     /// Sessions of the map that are silent for `timeout`. Those never heard of count from the first sweep on:
     /// they may hold handles of the time before the takeover (R19).
     pub fn sweep(&self, map: &ClusterMap, now: Duration, timeout: Duration) -> Vec<ClientId> {
-        let mut heard = self.lock();
-        heard.retain(|client, _| map.session_is_live(*client));
+        let mut sessions = self.lock();
+        sessions.retain(|client, _| map.session_is_live(*client));
         let clients = map.sessions.iter().filter(|(_, session)| !session.is_of_rank());
         let mut silent = Vec::new();
         for (client, _) in clients {
-            let last = *heard.entry(*client).or_insert(now);
-            if now.saturating_sub(last) >= timeout {
+            let known = sessions.entry(*client).or_insert_with(|| Known { heard: now, ..Known::default() });
+            if now.saturating_sub(known.heard) >= timeout {
                 silent.push(*client);
             }
         }

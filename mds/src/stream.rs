@@ -87,9 +87,15 @@ async fn read(
     };
     let client = greet(&shared, &hello).await?;
     let connection = Arc::new(Connection::new(client, sender, meter));
+    shared.sessions.attach(&connection, shared.clock.boottime());
     connection.send(Out::Frame(frame(Outgoing::Welcome(welcome(&shared)))));
     // Replies under way still leave when this ends.
-    while let Some(frame) = next(&mut incoming).await? {
+    loop {
+        let frame = tokio::select! {
+            frame = next(&mut incoming) => frame?,
+            () = connection.replaced() => return Err(replaced()),
+        };
+        let Some(frame) = frame else { break };
         shared.sessions.heard(client, shared.clock.boottime());
         take(&shared, &connection, frame).await?;
         if connection.is_closed() {
@@ -155,7 +161,8 @@ async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Inco
             Ok(())
         }
         Incoming::KeepAlive(alive) => {
-            let answer = KeepAlive { lowest_unanswered: 0, map_epoch: shared.map.current().epoch.0 };
+            let map_epoch = shared.map.current().epoch.0;
+            let answer = KeepAlive { map_epoch, ..KeepAlive::default() };
             connection.send(Out::Frame(frame(Outgoing::KeepAlive(answer))));
             // What is confirmed is confirmed to all (R9).
             for (subtree, _) in shared.all_served() {
@@ -228,6 +235,10 @@ fn refuse(connection: &Connection, requests: &[mds::Request], result: &Operation
 
 fn moved() -> Error {
     Error::new(Reason::Unavailable, "the subtree was given up meanwhile: connect again")
+}
+
+fn replaced() -> Error {
+    Error::new(Reason::Unavailable, "a later stream of this session has taken the place of this one")
 }
 
 fn not_reading() -> Error {

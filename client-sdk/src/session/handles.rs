@@ -1,15 +1,12 @@
 //! Open handles, and which owners of subtrees were told of them (R19).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pando_cluster_map::ClusterMap;
 use pando_proto::mds::ReclaimedHandle;
 use pando_proto::{Epoch, Errno, Error, Rank, Reason, SubtreeId};
-use tokio::sync::watch;
-
-/// Bits of a welcomed incarnation that the map knows; above them a rank may count how often it opened a subtree anew
-/// in this process, and so lost handles.
-pub(super) const INCARNATION_OF_MAP: u64 = (1 << 40) - 1;
+use tokio::sync::{Notify, watch};
 
 /// Who was told, or is to be told: each such change makes the handles of a subtree unknown to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +32,18 @@ struct Open {
 
 /// What was told of one subtree.
 struct Told {
-    /// Reclaims that were begun.
+    /// Times that we began to name our handles.
     begun: u64,
-    /// Whom the last complete one reached.
+    /// By which map that was begun last, and by which it was last brought to its end.
+    naming: Epoch,
+    named_by: Epoch,
+    /// Who knows all that we believe to be there.
+    named: Option<Term>,
+    /// Who was told last that there is nothing more.
     done: Option<Term>,
     running: bool,
+    /// A list of our handles is on its way.
+    listing: bool,
     /// To be repeated although it may reach the same.
     again: bool,
     /// `begun` of the last one that ended.
@@ -48,8 +52,34 @@ struct Told {
 
 impl Default for Told {
     fn default() -> Self {
-        Self { begun: 0, done: None, running: false, again: false, ended: watch::Sender::new(0) }
+        let (naming, named_by) = (Epoch(0), Epoch(0));
+        let ended = watch::Sender::new(0);
+        Self {
+            begun: 0,
+            naming,
+            named_by,
+            named: None,
+            done: None,
+            running: false,
+            listing: false,
+            again: false,
+            ended,
+        }
     }
+}
+
+/// What comes after all handles of a subtree were named.
+pub(super) enum Next {
+    /// To say that there is nothing more.
+    End,
+    /// Nothing: that was said before.
+    Nothing,
+    /// More has turned out to be there: it is named first.
+    Name,
+    /// What is believed to be elsewhere is asked for there; these reclaims the caller starts.
+    Wait(Vec<SubtreeId>),
+    /// Somebody else is to be told.
+    Over,
 }
 
 /// Whether operations by handle may go to a subtree.
@@ -69,6 +99,8 @@ pub(super) struct Handles {
     told: BTreeMap<SubtreeId, Told>,
     /// What the ranks' last Welcomes said.
     welcomed: BTreeMap<Rank, u64>,
+    /// Something of this has changed for which a reclaim may wait.
+    pub changed: Arc<Notify>,
 }
 
 impl Handles {
@@ -83,6 +115,7 @@ impl Handles {
     pub fn forget(&mut self, handle: u64) {
         if let Some(open) = self.open.remove(&handle) {
             self.by_subtree.remove(&(open.subtree, handle));
+            self.changed.notify_waiters();
         }
     }
 
@@ -92,12 +125,14 @@ impl Handles {
             && matches!(open.state, State::Open)
         {
             open.state = State::Closing;
+            self.changed.notify_waiters();
         }
     }
 
     pub fn lose(&mut self, handle: u64) {
         if let Some(open) = self.open.get_mut(&handle) {
             open.state = State::Lost;
+            self.changed.notify_waiters();
         }
     }
 
@@ -137,8 +172,7 @@ impl Handles {
     fn wanted(&self, map: &ClusterMap, subtree: SubtreeId) -> Option<Term> {
         let found = map.subtrees.get(&subtree)?;
         let of_map = map.ranks.get(&found.owner).map_or(0, |rank| rank.incarnation);
-        let welcomed = self.welcomed.get(&found.owner).copied().unwrap_or(0);
-        let incarnation = if welcomed & INCARNATION_OF_MAP >= of_map { welcomed } else { of_map };
+        let incarnation = self.welcomed.get(&found.owner).copied().unwrap_or(0).max(of_map);
         Some(Term { rank: found.owner, incarnation, epoch: found.epoch })
     }
 
@@ -177,7 +211,7 @@ impl Handles {
     pub fn readiness(&mut self, map: &ClusterMap, subtree: SubtreeId) -> Readiness {
         let Some(wanted) = self.wanted(map, subtree) else { return Readiness::Unknown };
         let told = self.told.entry(subtree).or_default();
-        if told.done == Some(wanted) && !told.running {
+        if told.named == Some(wanted) {
             return Readiness::Ready(told.begun);
         }
         let start = !std::mem::replace(&mut told.running, true);
@@ -188,22 +222,20 @@ impl Handles {
     pub fn distrust(&mut self, subtree: SubtreeId, generation: u64) {
         if let Some(told) = self.told.get_mut(&subtree)
             && told.begun <= generation
-            && !told.running
         {
-            told.done = None;
+            told.repeat();
+            self.changed.notify_waiters();
         }
     }
 
-    /// Whether any reclaim ever reached an owner of this subtree.
-    pub fn was_told(&self, subtree: SubtreeId) -> bool {
-        self.told.get(&subtree).is_some_and(|told| told.done.is_some())
+    /// The owner says that it still waits for this session. True if it is to be told anew.
+    pub fn is_awaited(&mut self, subtree: SubtreeId) -> bool {
+        let Some(told) = self.told.get_mut(&subtree).filter(|told| !told.running) else { return false };
+        told.repeat();
+        true
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    /// Begins a reclaim: what is to be told. What is kept later sees that it has begun.
+    /// Begins to name our handles: what is to be told. What is kept later sees that it has begun.
     ///
     /// With a map that is not older than what the owner will be told: that there are no more handles is said of an
     /// epoch, and what was merged into the subtree by then belongs to it.
@@ -211,34 +243,112 @@ impl Handles {
         self.follow_merges(map);
         let told = self.told.entry(subtree).or_default();
         told.begun += 1;
-        told.again = false;
+        told.naming = map.epoch;
+        (told.again, told.listing) = (false, true);
         let open = self.numbers(subtree).filter_map(|handle| self.open.get(&handle));
         open.filter(|open| matches!(open.state, State::Open)).map(|open| open.known_as).collect()
+    }
+
+    /// They were named to that owner, by the map of which they were begun. False if there are more by now.
+    pub fn named(&mut self, subtree: SubtreeId, term: Term) -> bool {
+        let Some(told) = self.told.get_mut(&subtree) else { return false };
+        told.listing = false;
+        self.changed.notify_waiters();
+        if told.again {
+            return false;
+        }
+        (told.named, told.named_by) = (Some(term), told.naming);
+        // Also if nobody listens now.
+        told.ended.send_replace(told.begun);
+        true
+    }
+
+    /// Whether a list of our handles is on its way to the owner of a subtree.
+    pub fn is_listing(&self, subtree: SubtreeId) -> bool {
+        self.told.get(&subtree).is_some_and(|told| told.listing)
+    }
+
+    /// What comes next, after our handles were named to an owner by the map of `since`.
+    ///
+    /// A file may have come to a subtree without our knowing, by a rename; its owner is told that there is nothing more
+    /// only when every owner of whom we believe a handle has been asked for it after that owner took over. Whoever has
+    /// given a file away says so. What goes there later takes its handles along, for an owner that waits for sessions
+    /// gives no file away.
+    pub fn next(&mut self, map: &ClusterMap, subtree: SubtreeId, term: Term, since: Epoch) -> Next {
+        self.follow_merges(map);
+        if self.wanted(map, subtree) != Some(term) {
+            return Next::Over;
+        }
+        let Some(told) = self.told.get(&subtree) else { return Next::Over };
+        if told.again {
+            return Next::Name;
+        }
+        if told.done == Some(term) {
+            return Next::Nothing;
+        }
+        let (mut waits, mut start) = (false, Vec::new());
+        for other in self.believed().into_iter().filter(|other| *other != subtree) {
+            let told = self.told.entry(other).or_default();
+            if told.named_by >= since {
+                continue;
+            }
+            waits = true;
+            if !told.running && map.subtrees.contains_key(&other) {
+                told.running = true;
+                start.push(other);
+            } else if told.running && told.naming < since && !told.again {
+                told.again = true;
+                self.changed.notify_waiters();
+            }
+        }
+        if waits { Next::Wait(start) } else { Next::End }
+    }
+
+    /// Subtrees of which we believe that they have open handles of ours.
+    fn believed(&self) -> Vec<SubtreeId> {
+        let (mut found, mut next) = (Vec::new(), SubtreeId(0));
+        while let Some((subtree, _)) = self.by_subtree.range((next, 0)..).next().copied() {
+            let mut open = self.numbers(subtree).filter_map(|handle| self.open.get(&handle));
+            if open.any(|open| matches!(open.state, State::Open)) {
+                found.push(subtree);
+            }
+            next = SubtreeId(subtree.0.saturating_add(1));
+        }
+        found
     }
 
     /// A handle turned out to belong to another subtree, whose owner is to be told.
     pub fn found_elsewhere(&mut self, handle: u64, subtree: SubtreeId) {
         self.transfer(handle, subtree);
-        let told = self.told.entry(subtree).or_default();
-        if told.running {
-            told.again = true;
-        } else {
-            told.done = None;
-        }
+        self.told.entry(subtree).or_default().repeat();
+        self.changed.notify_waiters();
     }
 
     /// A reclaim has reached somebody, or has failed. True if it was the last for now.
     pub fn end(&mut self, map: &ClusterMap, subtree: SubtreeId, reached: Option<Term>) -> bool {
         let wanted = self.wanted(map, subtree);
         let Some(told) = self.told.get_mut(&subtree) else { return true };
+        told.listing = false;
+        self.changed.notify_waiters();
         let over = wanted.is_none() || (reached == wanted && !told.again);
         if over {
             told.done = reached;
             told.running = false;
-            // Also if nobody listens now.
             told.ended.send_replace(told.begun);
         }
         over
+    }
+}
+
+impl Told {
+    /// What was told is not all.
+    fn repeat(&mut self) {
+        (self.named, self.named_by) = (None, Epoch(0));
+        if self.running {
+            self.again = true;
+        } else {
+            self.done = None;
+        }
     }
 }
 

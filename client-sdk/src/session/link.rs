@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tonic::Streaming;
 
 use super::Core;
-use super::handles::INCARNATION_OF_MAP;
 use super::outgoing::{Message, Outgoing};
 
 /// From the first byte to the Welcome.
@@ -173,6 +172,9 @@ impl Keeper {
             loop {
                 match frames.message().await {
                     Ok(Some(frame)) => {
+                        if let Some(server_frame::Frame::KeepAlive(alive)) = &frame.frame {
+                            self.core.awaited_by(&alive.awaiting);
+                        }
                         if let Err(error) = hand_in(frame, &replies) {
                             return error;
                         }
@@ -195,10 +197,9 @@ impl Keeper {
 
     /// Ends when the map says that a later process has the rank: a machine that died closes no stream.
     async fn replaced(&self, incarnation: u64) {
-        let process = incarnation & INCARNATION_OF_MAP;
         let mut map = self.core.map.clone();
         loop {
-            if map.current().ranks.get(&self.rank).is_some_and(|rank| rank.incarnation > process) {
+            if map.current().ranks.get(&self.rank).is_some_and(|rank| rank.incarnation > incarnation) {
                 return;
             }
             map.changed().await;

@@ -117,6 +117,7 @@ impl Stream for Outgoing {
             Poll::Ready(_) => frame(Frame::KeepAlive(KeepAlive {
                 lowest_unanswered: this.window.lowest(),
                 map_epoch: this.map_epoch(),
+                awaiting: Vec::new(),
             })),
             Poll::Pending => Poll::Pending,
         }

@@ -11,13 +11,13 @@ use pando_proto::mds::{
     Operation, OperationResult, ReclaimRequest, ReclaimResponse, ReclaimedHandle, Request, operation::Op,
     operation_result::Result as Answer,
 };
-use pando_proto::{Errno, Error, Reason, SubtreeId};
+use pando_proto::{Epoch, Errno, Error, Reason, SubtreeId};
 
-use super::handles::{Readiness, Term, not_in_the_map};
+use super::handles::{Next, Readiness, Term, not_in_the_map};
 use super::link::Reply;
 use super::outgoing::Message;
 use super::ticket::{Answered, To};
-use super::{Core, Serving, lock};
+use super::{Core, Serving, lock, not_its_owner};
 
 /// For an owner to take handles back.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(30);
@@ -90,38 +90,83 @@ impl Core {
 
     /// Names all our handles, then sends an empty Reclaim: there are no more, this session is back.
     async fn try_reclaim(self: &Arc<Self>, subtree: SubtreeId) -> Result<Term, Error> {
-        self.origin_reclaimed(subtree).await?;
         let serving = self.serving(subtree).await?;
         if serving.subtree != subtree {
             return Err(not_in_the_map(subtree));
         }
-        let map = self.map.current();
-        let handles = lock(&self.handles).begin(&map, subtree);
-        for handles in handles.chunks(RECLAIM_CHUNK).chain([&[][..]]) {
-            let reclaiming = self.reclaim_until_taken(&serving, handles);
-            let answer = tokio::time::timeout(RECLAIM_LIMIT, reclaiming).await;
-            let timeout = |_| Error::new(Reason::Timeout, "the rank did not take our handles back in time");
-            self.learn_reclaimed(subtree, answer.map_err(timeout)??);
+        let term = Term { rank: serving.rank, incarnation: serving.live.incarnation, epoch: serving.epoch };
+        // It does not rise any more: two subtrees that wait for each other come to an end also while maps change.
+        let since = self.map.current().epoch;
+        loop {
+            let handles = lock(&self.handles).begin(&self.map.current(), subtree);
+            for handles in handles.chunks(RECLAIM_CHUNK) {
+                self.tell(&serving, handles).await?;
+            }
+            if !lock(&self.handles).named(subtree, term) {
+                continue;
+            }
+            match self.others_asked(subtree, term, since).await {
+                Next::Name => {}
+                Next::End => {
+                    self.tell(&serving, &[]).await?;
+                    return Ok(term);
+                }
+                Next::Nothing => return Ok(term),
+                Next::Wait(_) | Next::Over => return Err(not_its_owner(serving.rank)),
+            }
         }
-        Ok(Term { rank: serving.rank, incarnation: serving.live.incarnation, epoch: serving.epoch })
     }
 
-    /// A subtree is told after its parent, from which it was split off (one that has children is never merged away):
-    /// handles come over from there, and must be named before this session says that there are no more.
-    async fn origin_reclaimed(self: &Arc<Self>, subtree: SubtreeId) -> Result<(), Error> {
-        let map = self.map.current();
-        let Some(origin) = map.subtrees.get(&subtree).and_then(|subtree| subtree.parent) else { return Ok(()) };
-        let needless = {
-            let handles = lock(&self.handles);
-            handles.was_told(subtree) || handles.is_empty()
-        };
-        if needless || !map.subtrees.contains_key(&origin) {
-            return Ok(());
+    /// Waits until the owners of whom we believe handles were asked for them since the map of `since`; see
+    /// [`Handles::next`](super::handles::Handles::next).
+    async fn others_asked(self: &Arc<Self>, subtree: SubtreeId, term: Term, since: Epoch) -> Next {
+        let mut map = self.map.clone();
+        loop {
+            let change = Arc::clone(&lock(&self.handles).changed);
+            let changed = change.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match lock(&self.handles).next(&map.current(), subtree, term, since) {
+                Next::Wait(start) => start.into_iter().for_each(|other| self.start_reclaim(other)),
+                next => return next,
+            }
+            tokio::select! {
+                () = changed => {}
+                _ = map.changed() => {}
+                () = tokio::time::sleep(LONGEST_PAUSE) => {}
+            }
         }
-        match Box::pin(self.reclaimed(origin)).await {
-            // It was merged away meanwhile.
-            Err(error) if error.reason == Reason::Unavailable => Ok(()),
-            other => other.map(|_| ()),
+    }
+
+    /// Waits while a list of our handles is on its way: a close that overtakes it would be undone by it.
+    pub(super) async fn lists_are_taken(&self, subtree: SubtreeId) {
+        let change = Arc::clone(&lock(&self.handles).changed);
+        loop {
+            let changed = change.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !lock(&self.handles).is_listing(subtree) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn tell(self: &Arc<Self>, serving: &Serving, handles: &[ReclaimedHandle]) -> Result<(), Error> {
+        let answer = tokio::time::timeout(RECLAIM_LIMIT, self.reclaim_until_taken(serving, handles)).await;
+        let timeout = |_| Error::new(Reason::Timeout, "the rank did not take our handles back in time");
+        self.learn_reclaimed(serving.subtree, answer.map_err(timeout)??);
+        Ok(())
+    }
+
+    /// A rank says that it still waits for this session: it has opened these anew without a trace in the map.
+    pub(super) fn awaited_by(self: &Arc<Self>, subtrees: &[u64]) {
+        let mut news = false;
+        for subtree in subtrees {
+            news |= lock(&self.handles).is_awaited(SubtreeId(*subtree));
+        }
+        if news {
+            self.news.notify_one();
         }
     }
 
@@ -177,6 +222,8 @@ impl Core {
             subtree_epoch: serving.epoch.0,
             retry: false,
             operation,
+            to_subtree: serving.subtree.0,
+            to_epoch: serving.epoch.0,
             ..Default::default()
         };
         match serving.live.pipe.call(id, Message::Request(request)).await? {

@@ -242,6 +242,9 @@ impl Ticket {
         }
         while let (To::Handle(_), Some(present)) = (self.to, self.core.map.current().successor(subtree)) {
             self.core.reclaimed(present).await?;
+            if matches!(self.operation.op, Some(Op::Close(_))) {
+                self.core.lists_are_taken(present).await;
+            }
             // It may have turned out meanwhile that the handle belongs elsewhere, or is lost.
             let before = std::mem::replace(&mut subtree, self.place()?);
             if before == subtree {
@@ -262,6 +265,8 @@ impl Ticket {
             operation: Some(self.operation.clone()),
             route,
             second_route,
+            to_subtree: serving.subtree.0,
+            to_epoch: serving.epoch.0,
         }
     }
 

@@ -174,6 +174,70 @@ async fn r19_open_files_go_over_to_what_was_split_off() {
     assert!(matches!(op(&two.seen().pop().unwrap()), Op::Close(_)));
 }
 
+/// A file that is open at one subtree was renamed to another, which is opened anew.
+#[tokio::test]
+async fn r19_whoever_may_know_of_a_handle_is_asked_before_it_is_said_that_there_are_no_more() {
+    let one = Fake::start(|seen| {
+        let answer = match op(seen) {
+            Op::Reclaim(reclaim) => {
+                let elsewhere = reclaim.handles.iter().map(|one| HandleElsewhere { handle: one.handle, subtree: 2 });
+                Answer::Reclaim(ReclaimResponse { lost: Vec::new(), elsewhere: elsewhere.collect() })
+            }
+            _ => correct(seen),
+        };
+        vec![Act::Answer(answer)]
+    })
+    .await;
+    let two = plain(1).await;
+    [&one, &two].iter().for_each(|fake| fake.script_last_reclaim());
+    let (client, map) = fake::client(fake::map(1, &[&one, &two], &[Owned::root(), OTHER]));
+    let file = client.open("/x").await.unwrap();
+    two.wait_seen(|seen| reclaims(seen) == [(2, vec![])]).await;
+    one.wait_seen(|seen| reclaims(seen).len() == 1).await;
+    map.send_replace(Arc::new(fake::map(
+        2,
+        &[&one, &two],
+        &[Owned::root(), Owned { epoch: OTHER.epoch + 1, ..OTHER }],
+    )));
+    let told = reclaims(&two.wait_seen(|seen| reclaims(seen).len() >= 3).await);
+    let [_, (2, handles), (2, last)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((handles.len(), last.len()), (1, 0), "named before it is said that there are no more");
+    assert_eq!(reclaims(&one.seen()).last(), Some(&(1, handles.clone())), "the owner that has it no more said so");
+    assert_eq!(file.read_at(0, 4).await.unwrap(), "data");
+    assert_eq!(two.seen().last().unwrap().request.subtree, 2);
+    file.close().await.unwrap();
+}
+
+/// Whoever was told once is asked, and not told that there are no more; and nobody's reads wait for that.
+#[tokio::test]
+async fn r19_an_owner_that_cannot_be_asked_holds_up_no_reads_of_others() {
+    let (release, released) = tokio::sync::watch::channel(true);
+    let one = Fake::start(move |seen| match op(seen) {
+        Op::Reclaim(_) if !*released.borrow() => vec![Act::Answer(error(Reason::Unavailable))],
+        _ => vec![Act::Answer(correct(seen))],
+    })
+    .await;
+    let two = plain(1).await;
+    [&one, &two].iter().for_each(|fake| fake.script_last_reclaim());
+    let (client, map) = fake::client(fake::map(1, &[&one, &two], &[Owned::root(), OTHER]));
+    let file = client.open("/x").await.unwrap();
+    two.wait_seen(|seen| reclaims(seen) == [(2, vec![])]).await;
+    one.wait_seen(|seen| reclaims(seen).len() == 1).await;
+    release.send_replace(false);
+    map.send_replace(Arc::new(fake::map(
+        2,
+        &[&one, &two],
+        &[Owned::root(), Owned { epoch: OTHER.epoch + 1, ..OTHER }],
+    )));
+    one.wait_seen(|seen| reclaims(seen).len() >= 3).await;
+    assert_eq!(file.read_at(0, 4).await.unwrap(), "data", "its owner is the same as before");
+    assert_eq!(reclaims(&two.seen()), [(2, vec![])], "R19: not before the other has answered");
+    release.send_replace(true);
+    two.wait_seen(|seen| reclaims(seen) == [(2, vec![]), (2, vec![])]).await;
+    assert!(reclaims(&one.seen())[1..].iter().all(|(_, handles)| handles.len() == 1));
+    file.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn r15_a_crossing_for_a_handle_moves_it_and_tells_the_owner() {
     let one = Fake::start(|seen| match op(seen) {

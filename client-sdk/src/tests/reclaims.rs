@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_proto::Reason;
-use pando_proto::mds::{ReclaimRequest, operation::Op};
+use pando_proto::mds::{KeepAlive, ReclaimRequest, operation::Op, server_frame};
 
 use super::fake::{self, Act, Fake, Seen};
 use super::{correct, error, op};
@@ -49,6 +49,26 @@ async fn an_idle_client_keeps_a_stream_open() {
     map.send_replace(Arc::new(fake.map(3)));
     let seen = fake.wait_seen(|seen| !seen.is_empty()).await;
     assert_eq!(reclaim(&seen[0]).map(|reclaim| reclaim.handles.len()), Some(0));
+}
+
+#[tokio::test]
+async fn r19_a_rank_that_still_waits_for_us_is_told_again() {
+    let mut told = false;
+    let fake = Fake::start(move |seen| {
+        let mut acts = vec![Act::Answer(correct(seen))];
+        if matches!(op(seen), Op::Stat(_)) && !std::mem::replace(&mut told, true) {
+            let awaiting = KeepAlive { awaiting: vec![99, 1], ..KeepAlive::default() };
+            acts.insert(0, Act::Frame(server_frame::Frame::KeepAlive(awaiting)));
+        }
+        acts
+    })
+    .await;
+    fake.script_last_reclaim();
+    let (client, _map) = fake.client();
+    let reclaims = |seen: &[Seen]| seen.iter().filter(|seen| reclaim(seen).is_some()).count();
+    fake.wait_seen(|seen| reclaims(seen) == 1).await;
+    client.metadata("/x").await.unwrap();
+    fake.wait_seen(|seen| reclaims(seen) == 2).await;
 }
 
 #[tokio::test]

@@ -21,8 +21,24 @@ pub struct Tree {
     pub parent: Option<(SubtreeId, Ino)>,
     /// Roots of all other subtrees.
     pub roots: BTreeMap<Ino, SubtreeId>,
+    /// What subtrees that are no more were merged into (perhaps another such one).
+    pub merged: BTreeMap<SubtreeId, SubtreeId>,
     /// Subtrees whose roots have their names here, with the directories these are in.
     pub children: Vec<(SubtreeId, Ino)>,
+}
+
+impl Tree {
+    /// A subtree, or what it has become part of.
+    fn successor(&self, mut subtree: SubtreeId) -> SubtreeId {
+        // None is met twice.
+        for _ in 0..=self.merged.len() {
+            match self.merged.get(&subtree) {
+                Some(into) => subtree = *into,
+                None => break,
+            }
+        }
+        subtree
+    }
 }
 
 impl Namespace {
@@ -118,7 +134,7 @@ impl View<'_> {
     fn nobodys(&mut self, ino: Ino) -> Step<Option<SubtreeId>> {
         let held = self.ns.handles.is_open(ino) || self.ns.grace || self.ctx.awaited;
         if let Some(orphan) = self.try_inode(ino)? {
-            let reaper = SubtreeId(orphan.orphan_of);
+            let reaper = self.ns.tree.successor(SubtreeId(orphan.orphan_of));
             if reaper != self.ns.config.subtree && self.ns.tree.roots.values().any(|other| *other == reaper) {
                 self.foreign.push(ino);
                 return Ok(Some(reaper));

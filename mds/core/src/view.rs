@@ -163,6 +163,11 @@ impl<'a> View<'a> {
         !self.past_locks && !self.ns.locks.is_empty()
     }
 
+    /// The inode is not on its way to another subtree.
+    pub fn check_stays(&self, ino: Ino) -> Step<()> {
+        if self.heeds_locks() && self.ns.locks.has_inode(ino) { Err(Stop::Wait(ino)) } else { Ok(()) }
+    }
+
     /// No name in the directory is held by a transaction.
     pub fn check_unlocked(&self, dir: Ino) -> Step<()> {
         if self.heeds_locks() && self.ns.locks.is_in(dir) { Err(Stop::Wait(dir)) } else { Ok(()) }

@@ -7,17 +7,19 @@ use pando_cluster_map::ClusterMap;
 use pando_mds_core::Tree;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation::Op;
-use pando_proto::mds::{Operation, OperationResult, Request};
-use pando_proto::{ClientId, Error, Reason};
+use pando_proto::mds::operation_result::Result as Answer;
+use pando_proto::mds::server_frame::Frame;
+use pando_proto::mds::{KeepAlive, Operation, OperationResult, Redirect, Request, ServerFrame};
+use pando_proto::{ClientId, Epoch, Error, Reason, SubtreeId};
 use prost::Message as _;
 
 use super::dedup::Verdict;
 use super::job::{Job, To, Work};
 use super::reply::error_result;
-use super::turn::overloaded;
+use super::turn::{AT_ONCE, overloaded};
 use super::{Call, Submit, Subtree};
 use crate::owner::ownership;
-use crate::session::{Connection, stale_session};
+use crate::session::{Connection, Out, stale_session};
 use crate::takeover::Ownership;
 
 /// A session of the time before the takeover.
@@ -32,6 +34,9 @@ pub(super) struct Awaited {
 impl Subtree {
     pub(super) fn submit(&mut self, submit: Submit) {
         let Submit { connection, lowest_unanswered, requests } = submit;
+        if connection.is_replaced() {
+            return;
+        }
         let client = connection.client;
         if !self.map.session_is_live(client) {
             let result = error_result(&stale_session());
@@ -43,7 +48,13 @@ impl Subtree {
         for reference in self.dedup.confirm(client, lowest_unanswered) {
             self.pipeline.forget(reference);
         }
-        let spoke = !self.awaited.is_empty() && ends_reclaiming(&self.own, &requests);
+        let is_awaited = !self.awaited.is_empty() && self.awaited.contains_key(&client);
+        if is_awaited && requests.is_empty() {
+            // It was opened anew without a trace in the map, or the session has not come to it yet.
+            let awaiting = KeepAlive { awaiting: vec![self.own.subtree.0], ..KeepAlive::default() };
+            connection.send(Out::Frame(ServerFrame { frame: Some(Frame::KeepAlive(awaiting)) }));
+        }
+        let spoke = is_awaited && ends_reclaiming(&self.own, &requests);
         for request in requests {
             self.accept(&connection, request);
         }
@@ -65,12 +76,39 @@ impl Subtree {
             let result = error_result(&self.signed(error));
             return self.answer(to, id, result);
         }
+        if let Some(result) = self.meant_for_another(&request) {
+            return self.answer(to, id, result);
+        }
         let ways = [request.route, request.second_route];
         let asked = if request.subtree == 0 { ROOT_SUBTREE.0 } else { request.subtree };
         let operation = request.operation.unwrap_or_default();
         self.reclaim_begins(client, &operation);
         let job = self.new_job(Work::Operation(operation), client, id, to);
         self.enqueue(Job { perhaps_copy, ways, asked, ..job });
+    }
+
+    /// R10: a send takes effect in the epoch for which it was meant, or never. Its client may have been told since, by
+    /// the owner of a later epoch, that its request goes on elsewhere.
+    fn meant_for_another(&self, request: &Request) -> Option<OperationResult> {
+        let (subtree, epoch) = (SubtreeId(request.to_subtree), Epoch(request.to_epoch));
+        if request.to_subtree == 0 || (subtree, epoch) == (self.own.subtree, self.own.epoch) {
+            return None;
+        }
+        if subtree == self.own.subtree && epoch > self.own.epoch {
+            let error = Error::new(Reason::Unavailable, "this rank is opening the subtree anew").retry_after(AT_ONCE);
+            return Some(error_result(&self.signed(error)));
+        }
+        // R14: the client fetches this map first.
+        let address = self.map.ranks.get(&self.rank).map(|rank| rank.address.clone()).unwrap_or_default();
+        let redirect = Redirect {
+            subtree: request.subtree,
+            subtree_epoch: self.own.epoch.0,
+            rank: self.rank.0,
+            address,
+            map_epoch: self.map.epoch.0,
+            crossings: Vec::new(),
+        };
+        Some(OperationResult { result: Some(Answer::Redirect(redirect)) })
     }
 
     /// Answers a request that is not to be run.
@@ -90,6 +128,11 @@ impl Subtree {
     /// ran (I4). Asked only of those to which it can have happened.
     pub(super) fn still_to_run(&mut self, job: Job) -> Option<Job> {
         let To::Stream(connection) = &job.to else { return Some(job) };
+        // R10: nobody has been promised anything. What is tracked has, and a copy of it finds it in the table.
+        if connection.is_replaced() && !job.tracked {
+            self.drop_job(&job);
+            return None;
+        }
         if job.seen != self.map.epoch && !self.map.session_is_live(job.client) {
             self.fail(job, stale_session());
             return None;
@@ -100,13 +143,20 @@ impl Subtree {
         match self.dedup.judge(job.client, job.request, connection) {
             Verdict::Run | Verdict::RunIfNew => self.by_a_way_that_stands(job),
             verdict => {
-                self.route_change_over(job.id);
-                self.reclaim_ended(&job);
-                self.job_bytes -= job.bytes;
+                self.drop_job(&job);
                 self.tell(verdict, job.to, job.request);
                 None
             }
         }
+    }
+
+    fn drop_job(&mut self, job: &Job) {
+        self.route_change_over(job.id);
+        self.reclaim_ended(job);
+        if job.rounds > 0 {
+            self.namespace.unpin(job.id);
+        }
+        self.job_bytes -= job.bytes;
     }
 
     /// R16: an operation whose client came by a way that has changed since is not run. Asked after dedup: what was
@@ -214,12 +264,14 @@ impl Subtree {
         let own = self.own.subtree;
         let others = self.map.subtrees.iter().filter(|(id, _)| **id != own);
         let parent = self.map.subtrees.get(&own).and_then(|subtree| subtree.parent.zip(subtree.parent_dir));
+        let merges = self.map.lineage.iter().filter(|lineage| lineage.merged);
         let children = others.clone().filter(|(_, other)| other.parent == Some(own));
         self.namespace.set_tree(Tree {
             subtree: own,
             parent,
             children: children.filter_map(|(id, child)| Some((*id, child.parent_dir?))).collect(),
             roots: others.map(|(id, other)| (other.root, *id)).collect(),
+            merged: merges.map(|lineage| (lineage.child, lineage.parent)).collect(),
         });
     }
 

@@ -145,6 +145,7 @@ pub struct Client {
     next: u64,
     pub lowest: u64,
     ready: BTreeMap<u64, Reply>,
+    others: Vec<Down>,
     /// Of the root subtree, in the map of when the stream was opened.
     subtree_epoch: u64,
 }
@@ -162,7 +163,7 @@ impl Client {
         // Numbers go on rising when a session comes back to the rank's next process.
         let next = welcome.incarnation * 10_000;
         let subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
-        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new(), subtree_epoch })
+        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new(), others: Vec::new(), subtree_epoch })
     }
 
     /// Sends operations in one frame; their numbers.
@@ -181,6 +182,27 @@ impl Client {
         let request = Request { subtree: subtree.0, subtree_epoch: 1, ..self.request(id, op, false) };
         self.frame(vec![request]).await;
         id
+    }
+
+    /// Sends one that is meant for this subtree and epoch.
+    pub async fn send_for(&mut self, (to_subtree, to_epoch): (u64, u64), op: Op) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.frame(vec![Request { to_subtree, to_epoch, ..self.request(id, op, false) }]).await;
+        id
+    }
+
+    /// Numbers go on from here.
+    pub fn skip_to(&mut self, next: u64) {
+        self.next = self.next.max(next);
+    }
+
+    /// The rank has ended the stream, or does now.
+    pub async fn ended(&mut self) -> bool {
+        while let Ok(Some(frame)) = self.down.message().await {
+            self.keep(frame);
+        }
+        true
     }
 
     /// Sends a request and a copy of it in one frame.
@@ -235,12 +257,20 @@ impl Client {
         (replies.remove(0), second)
     }
 
+    /// Frames without replies that came while replies were waited for.
+    pub fn others(&mut self) -> Vec<Down> {
+        std::mem::take(&mut self.others)
+    }
+
     fn keep(&mut self, frame: ServerFrame) {
-        if let Some(Down::Replies(replies)) = frame.frame {
-            for reply in replies.replies {
-                let before = self.ready.insert(reply.id, reply.result.unwrap().result.unwrap());
-                assert!(before.is_none(), "request {} is answered twice", reply.id);
+        match frame.frame {
+            Some(Down::Replies(replies)) => {
+                for reply in replies.replies {
+                    let before = self.ready.insert(reply.id, reply.result.unwrap().result.unwrap());
+                    assert!(before.is_none(), "request {} is answered twice", reply.id);
+                }
             }
+            other => self.others.extend(other),
         }
     }
 

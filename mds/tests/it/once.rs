@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use pando_cluster_map::RankInfo;
 use pando_mds_core::records::Key;
-use pando_proto::ClientId;
+use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::client_frame::Frame as Up;
+use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::server_frame::Frame as Down;
 use pando_proto::mds::{Hello, KeepAlive, OpenFlag};
-use pando_proto::{Errno, Reason};
+use pando_proto::{ClientId, Epoch, Errno, Error, Rank, Reason};
 
 use crate::fake::Gate;
 use crate::harness::*;
@@ -29,10 +31,70 @@ fn a_copy_of_a_running_request_gets_the_one_reply_on_the_new_connection() {
         assert!(second.is_unanswered(id).await);
         world.records.set_gate(Gate::Open);
         assert!(result(second.reply(id).await).is_ok(), "R9: not EEXIST");
-        assert!(first.is_unanswered(id).await, "answered once, to the latest connection");
+        assert!(first.ended().await, "R10: a later stream has taken its place");
         // And once more, from memory.
-        first.repeat(id, create_new("dir/file")).await;
-        assert!(result(first.reply(id).await).is_ok());
+        second.repeat(id, create_new("dir/file")).await;
+        assert!(result(second.reply(id).await).is_ok());
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r10_what_came_by_an_earlier_stream_and_has_not_begun_does_not_begin() {
+    run(async {
+        let world = World::default();
+        *world.mons.handover.borrow_mut() = Some(Error::new(Reason::Unavailable, "no answer came"));
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut first = rank.connect(1).await;
+        first.call(write_file("before", b"")).await.unwrap();
+        // The subtree stands still: what comes waits.
+        rank.change_map(|map| {
+            let info = RankInfo { address: "elsewhere:1".to_owned(), up: true, ..RankInfo::default() };
+            map.ranks.insert(Rank(1), info);
+            let root = map.subtrees.get_mut(&ROOT_SUBTREE).unwrap();
+            (root.move_id, root.moving_to) = (77, Rank(1));
+        });
+        world.mons.are_asked(1).await;
+        let late = first.send(vec![create_new("late")]).await[0];
+        assert!(first.is_unanswered(late).await);
+        // The client does the same elsewhere, by way of what it was told to a copy of it, which this stands for.
+        let mut second = rank.connect(1).await;
+        *world.mons.handover.borrow_mut() = Some(Error::new(Reason::StaleEpoch, "there is no such move"));
+        second.skip_to(late + 1);
+        second.call(stat("before")).await.unwrap();
+        assert_eq!(second.call(stat("late")).await.unwrap_err().errno, Errno::ENOENT);
+        assert!(first.ended().await);
+        // A copy by the stream of today is run.
+        second.repeat(late, create_new("late")).await;
+        assert!(result(second.reply(late).await).is_ok());
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r10_a_send_for_an_earlier_epoch_does_not_begin() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("before", b"")).await.unwrap();
+        // The subtree has been elsewhere meanwhile.
+        rank.change_map(|map| map.subtrees.get_mut(&ROOT_SUBTREE).unwrap().epoch = Epoch(3));
+        client.call(stat("before")).await.unwrap();
+        let map_epoch = rank.map.borrow().epoch.0;
+        for (subtree, epoch) in [(1, 1), (1, 2), (9, 3)] {
+            let late = client.send_for((subtree, epoch), create_new("late")).await;
+            match client.reply(late).await {
+                Reply::Redirect(redirect) => assert_eq!((redirect.subtree_epoch, redirect.map_epoch), (3, map_epoch)),
+                other => panic!("{other:?}"),
+            }
+        }
+        // A rank that is behind says so.
+        let early = client.send_for((1, 4), create_new("late")).await;
+        assert_eq!(result(client.reply(early).await).unwrap_err().reason, Reason::Unavailable);
+        assert_eq!(client.call(stat("late")).await.unwrap_err().errno, Errno::ENOENT);
+        let now = client.send_for((1, 3), create_new("late")).await;
+        assert!(result(client.reply(now).await).is_ok());
         rank.stop().await;
     });
 }
@@ -91,7 +153,7 @@ fn sessions_are_checked_at_the_door_and_on_every_request() {
         assert_eq!(unknown.reason, Reason::StaleSession);
         let mut client = rank.connect(1).await;
         client.call(write_file("file", b"x")).await.unwrap();
-        client.raw(Up::KeepAlive(KeepAlive { lowest_unanswered: 2, map_epoch: 0 })).await;
+        client.raw(Up::KeepAlive(KeepAlive { lowest_unanswered: 2, ..KeepAlive::default() })).await;
         assert!(matches!(client.next_frame().await, Ok(Some(Down::KeepAlive(_)))));
         rank.change_map(|map| drop(map.sessions.remove(&ClientId(1))));
         let refused = client.send(vec![stat("file")]).await[0];

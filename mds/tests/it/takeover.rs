@@ -178,6 +178,32 @@ fn an_unlinked_open_file_lives_through_an_opening_anew_in_the_same_process() {
 }
 
 #[test]
+fn r19_a_session_that_is_waited_for_is_told_so() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("file", b"")).await.unwrap();
+        let mut told = Vec::new();
+        for reclaims in [false, true] {
+            if reclaims {
+                client.call(reclaim(vec![])).await.unwrap();
+            }
+            client.raw(Up::KeepAlive(KeepAlive::default())).await;
+            // What the actor says comes in order.
+            client.call(write_file("file", b"")).await.unwrap();
+            for frame in client.others() {
+                if let Down::KeepAlive(alive) = frame {
+                    told.extend(alive.awaiting.into_iter().map(|subtree| (reclaims, subtree)));
+                }
+            }
+        }
+        assert_eq!(told, [(false, 1)]);
+        rank.stop().await;
+    });
+}
+
+#[test]
 fn a_keep_alive_is_not_the_end_of_reclaiming_but_an_empty_reclaim_is() {
     run(async {
         let world = World::default();

@@ -15,7 +15,12 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReclaimRequest) -> Step<Reclaim
     if client == ClientId(0) {
         return Err(invalid("reclaim needs a session"));
     }
-    check_room(view, request.handles.len())?;
+    // Those that are known here are only asked for.
+    let unknown = |one: &&ReclaimedHandle| view.ns.handles.get(client, one.handle).is_none();
+    let unknown = request.handles.iter().filter(unknown).count();
+    if unknown > 0 {
+        check_room(view, unknown)?;
+    }
     let (mut lost, mut elsewhere, mut missing) = (Vec::new(), Vec::new(), false);
     for reclaimed in &request.handles {
         match reclaim(view, client, reclaimed) {
@@ -44,6 +49,8 @@ fn reclaim(view: &mut View<'_>, client: ClientId, reclaimed: &ReclaimedHandle) -
     if !sound || reclaimed.flags & (flag::READ | flag::WRITE) == 0 {
         return Ok(Found::Lost);
     }
+    // Where it is going the handle may have to be named, if that side was opened anew meanwhile.
+    view.check_stays(ino)?;
     if let Some(handle) = view.ns.handles.get(client, reclaimed.handle) {
         return Ok(if handle.ino == ino { Found::Here } else { Found::Lost });
     }

@@ -250,6 +250,7 @@ impl Forest {
                 subtree: *subtree,
                 parent: self.map[subtree].parent,
                 roots: others.map(|(id, entry)| (entry.root, *id)).collect(),
+                merged: self.merged.clone(),
                 children: children.collect(),
             });
         }
@@ -261,10 +262,6 @@ impl Forest {
         served.ns.begin_grace();
         served.awaited = CLIENTS.into();
         self.served.insert(subtree, served);
-    }
-
-    pub fn is_awaited(&self, subtree: SubtreeId, client: u64) -> bool {
-        self.served[&subtree].awaited.contains(&client)
     }
 
     /// A session has said what it holds.

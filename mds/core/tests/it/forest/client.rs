@@ -1,6 +1,6 @@
 //! A client: follows crossings, remembers routes (R16), hands its handles over (R19).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pando_mds_core::api::Crossing;
@@ -156,14 +156,6 @@ impl Forest {
         subtree
     }
 
-    fn depth(&self, mut subtree: SubtreeId) -> usize {
-        let mut depth = 0;
-        while let Some((parent, _)) = self.map[&subtree].parent {
-            (subtree, depth) = (parent, depth + 1);
-        }
-        depth
-    }
-
     pub fn open_handle(&mut self, client: u64, uid: u32, request: OpenRequest) -> Result<OpenResponse, Error> {
         let (handle, flags) = (request.handle, request.flags);
         let reply = self.run(client, uid, Op::Open(request))?;
@@ -193,28 +185,22 @@ impl Forest {
         panic!("a handle without an owner");
     }
 
-    /// Tells the subtrees that await it what the session has there. Those where it has handles come first, and of them
-    /// the upper ones: they may know of handles that are below them by now, and who is told that all are reclaimed
-    /// keeps nothing for those that come later. With `all`, then those where it has none.
+    /// Tells the subtrees that await it what the session has there. First it names its handles wherever it believes
+    /// them, until all are where it believes: those that went elsewhere without its knowing have to be named there
+    /// before it is said that there are no more. That is said where it has handles, or with `all` to everyone.
     pub fn come_back(&mut self, client: u64, all: bool) {
-        let held = |forest: &Self| -> Vec<SubtreeId> {
-            let mine = forest.client.handles.iter().filter(|((of, _), _)| *of == client);
-            mine.map(|(_, held)| forest.heir(held.subtree)).collect()
-        };
-        let awaiting = |forest: &Self| {
-            let held = held(forest).into_iter().filter(|subtree| forest.is_awaited(*subtree, client));
-            held.min_by_key(|subtree| forest.depth(*subtree))
-        };
-        while let Some(subtree) = awaiting(self) {
-            self.reclaim(client, subtree);
-        }
-        if all {
-            let awaiting: Vec<SubtreeId> = self.served.keys().copied().collect();
-            awaiting.into_iter().for_each(|subtree| self.reclaim(client, subtree));
-        }
+        while self.believed(client).into_iter().any(|subtree| self.name(client, subtree)) {}
+        let told = if all { self.served.keys().copied().collect() } else { self.believed(client) };
+        told.into_iter().for_each(|subtree| self.reclaimed(subtree, client));
     }
 
-    fn reclaim(&mut self, client: u64, subtree: SubtreeId) {
+    fn believed(&self, client: u64) -> BTreeSet<SubtreeId> {
+        let mine = self.client.handles.iter().filter(|((of, _), _)| *of == client);
+        mine.map(|(_, held)| self.heir(held.subtree)).collect()
+    }
+
+    /// Names the handles of one subtree; whether some of them are elsewhere.
+    fn name(&mut self, client: u64, subtree: SubtreeId) -> bool {
         let mine =
             self.client.handles.iter().filter(|((of, _), held)| *of == client && self.heir(held.subtree) == subtree);
         let reclaimed = |((_, handle), held): (&(u64, u64), &Held)| ReclaimedHandle {
@@ -228,10 +214,10 @@ impl Forest {
             panic!("a reclaim fails")
         };
         assert_eq!(reply.lost, Vec::<u64>::new(), "R19: nothing that is open is lost");
-        for elsewhere in reply.elsewhere {
+        for elsewhere in &reply.elsewhere {
             self.client.handles.get_mut(&(client, elsewhere.handle)).unwrap().subtree = SubtreeId(elsewhere.subtree);
         }
-        self.reclaimed(subtree, client);
+        !reply.elsewhere.is_empty()
     }
 
     pub fn close_all(&mut self, client: u64) {
