@@ -12,6 +12,8 @@ use pando_rpc::Clock;
 
 /// Weight of the newest figure in what is told.
 const NEWEST: f64 = 0.5;
+/// Where time is not real no turn takes any; an operation then counts as so much work, for the balancer to see.
+const NOMINAL: Duration = Duration::from_millis(10);
 /// Shorter spans say nothing.
 const MIN_SPAN: Duration = Duration::from_millis(100);
 /// Hot directories told of a subtree.
@@ -24,6 +26,8 @@ pub(crate) struct Gauge {
     busy_nanos: AtomicU64,
     inodes: AtomicU64,
     heat: Mutex<BTreeMap<Ino, (Bytes, f64)>>,
+    /// What an operation counts as at least.
+    nominal: Duration,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,9 +38,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Gauge {
     /// A turn has ended.
     pub fn turn(&self, operations: u64, took: Duration, inodes: u64) {
+        let took = took.max(self.nominal.saturating_mul(u32::try_from(operations).unwrap_or(u32::MAX)));
         self.operations.fetch_add(operations, Ordering::Relaxed);
         self.busy_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(0), Ordering::Relaxed);
         self.inodes.store(inodes, Ordering::Relaxed);
+    }
+
+    fn busy(&self) -> Duration {
+        Duration::from_nanos(self.busy_nanos.load(Ordering::Relaxed))
     }
 
     /// Where the operations were since the last call.
@@ -94,7 +103,9 @@ impl Loads {
 
     /// The gauge of a subtree that is served from now on.
     pub(crate) fn gauge(&self, subtree: SubtreeId) -> Arc<Gauge> {
-        Arc::clone(lock(&self.state).gauges.entry(subtree).or_default())
+        let nominal = if self.runtime.is_some() { Duration::ZERO } else { NOMINAL };
+        let gauge = || Arc::new(Gauge { nominal, ..Gauge::default() });
+        Arc::clone(lock(&self.state).gauges.entry(subtree).or_insert_with(gauge))
     }
 
     /// It is served here no more.
@@ -127,8 +138,10 @@ impl Loads {
     }
 
     fn busy(&self) -> Duration {
-        let metrics = self.runtime.as_ref().map(tokio::runtime::Handle::metrics);
-        metrics.map_or(Duration::ZERO, |metrics| metrics.worker_total_busy_duration(0))
+        match &self.runtime {
+            Some(runtime) => runtime.metrics().worker_total_busy_duration(0),
+            None => lock(&self.state).gauges.values().map(|gauge| gauge.busy()).sum(),
+        }
     }
 }
 

@@ -57,6 +57,8 @@ pub(crate) struct Administrator {
     pub dirs: Vec<String>,
     pub dice: ChaCha8Rng,
     pub draining: Option<Rank>,
+    /// Whether anybody obeys pins and spreads.
+    pub obeys: bool,
     pub tally: Tally,
 }
 
@@ -84,10 +86,12 @@ impl Administrator {
     }
 
     async fn step(&mut self) -> (&'static str, Result<(), Error>) {
-        match self.dice.random_range(0..12) {
+        match self.dice.random_range(0..if self.obeys { 15 } else { 12 }) {
             0..=3 => ("split", self.split().await),
             4..=8 => ("move", self.move_any().await),
             9..=10 => ("merge", self.merge_any().await),
+            12..=13 => ("pin", self.pin_any().await),
+            14 => ("spread", self.spread_any().await),
             _ => ("drain", self.drain().await),
         }
     }
@@ -115,6 +119,24 @@ impl Administrator {
     async fn move_to(&self, subtree: SubtreeId, to: Rank) -> Result<(), Error> {
         let Some(mon) = self.client.mon() else { return Ok(()) };
         mon.admin().move_subtree(subtree, to, true).await.map(|_| ())
+    }
+
+    /// Pins a subtree, or takes a pin away. The balancer does the rest.
+    async fn pin_any(&mut self) -> Result<(), Error> {
+        let map = self.client.map();
+        let subtrees: Vec<_> = map.subtrees.iter().map(|(id, subtree)| (*id, subtree.owner)).collect();
+        let Some((subtree, owner)) = subtrees.choose(&mut self.dice).copied() else { return Ok(()) };
+        let Some(mon) = self.client.mon().cloned() else { return Ok(()) };
+        let to = self.dice.random_bool(0.5).then(|| self.any_rank());
+        self.trouble(owner, to.unwrap_or(owner));
+        mon.admin().pin_subtree(subtree, to).await.map(|_| ())
+    }
+
+    async fn spread_any(&mut self) -> Result<(), Error> {
+        let subtrees: Vec<_> = self.client.map().subtrees.keys().copied().collect();
+        let Some(subtree) = subtrees.choose(&mut self.dice).copied() else { return Ok(()) };
+        let Some(mon) = self.client.mon().cloned() else { return Ok(()) };
+        mon.admin().spread_subtree(subtree, self.dice.random_bool(0.5)).await.map(|_| ())
     }
 
     async fn merge_any(&mut self) -> Result<(), Error> {

@@ -41,6 +41,8 @@ pub(crate) struct Board {
     pub histories: Mutex<BTreeMap<String, Vec<Event>>>,
     /// Files that have to be there at the end, by path.
     pub files: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// Histories for which no order was found, and which were not refuted either.
+    pub undecided: AtomicU64,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,6 +70,7 @@ impl Board {
             tallies: Mutex::default(),
             histories: Mutex::default(),
             files: Mutex::default(),
+            undecided: AtomicU64::new(0),
         }
     }
 

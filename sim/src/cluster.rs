@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use pando_client::Client;
+use pando_cluster_map::settings;
 use pando_rpc::{Env, Shutdown};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +18,7 @@ use crate::board::{Board, lock};
 use crate::faults::{Fault, Hosts, Schedule};
 use crate::gate::SimClock;
 use crate::hot::{HOT, Hot};
-use crate::load::{DIRS, Load, SCRATCH, Tally};
+use crate::load::{DIRS, Load, SCRATCH, Tally, WANDERING};
 use crate::net::SimNet;
 use crate::verify::verify;
 
@@ -24,7 +26,8 @@ pub(crate) const MONS: u64 = 3;
 pub(crate) const OSDS: u64 = 3;
 const MON_PORT: u16 = 7100;
 const DAEMON_PORT: u16 = 7200;
-/// How long each host runs before the next one does. A shorter one costs more and finds no more.
+/// How long each host runs before the next one does. A shorter one costs more and finds no more; with a longer one all
+/// takes more of the simulated time, and costs as much.
 const TICK: Duration = Duration::from_millis(2);
 /// Wall clock at the start of every run.
 const WALL_START_NANOS: i64 = 1_700_000_000_000_000_000;
@@ -32,6 +35,11 @@ const WALL_START_NANOS: i64 = 1_700_000_000_000_000_000;
 const CALL_DEADLINE: Duration = Duration::from_secs(90);
 /// The same of a client that is to give up now and then, for answers that never come.
 const HASTY_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The balancer looks so often,
+const BALANCER_INTERVAL_MILLIS: u64 = 400;
+/// and sees too much load in what a few simulated clients do.
+const SATURATION_PERMILLE: u64 = 100;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -52,6 +60,8 @@ pub struct Plan {
     pub moves: u64,
     /// Longest pause between two of them.
     pub pause: Duration,
+    /// What the balancer may do: a value of [`settings::BALANCER_MODE`].
+    pub balancer: u64,
     /// Longest virtual time.
     pub limit: Duration,
 }
@@ -68,6 +78,11 @@ impl Plan {
             faults: 4,
             moves: 20,
             pause: Duration::from_millis(1500),
+            balancer: match seed % 6 {
+                0 | 3 => settings::BALANCER_AUTO,
+                1 => settings::BALANCER_MANUAL,
+                _ => settings::BALANCER_OFF,
+            },
             limit: Duration::from_secs(900),
         }
     }
@@ -105,6 +120,15 @@ pub struct Outcome {
     pub faults: Vec<Fault>,
     /// What those saw who met.
     pub histories: BTreeMap<String, Vec<crate::history::Event>>,
+    /// How many of them could not be judged.
+    pub undecided: u64,
+}
+
+impl Outcome {
+    /// Operations that were done, or refused for good reason.
+    pub fn operations(&self) -> u64 {
+        self.tallies.values().flat_map(|tally| tally.done.values()).sum()
+    }
 }
 
 /// One run at a time in a process: see [`align_task_ids`].
@@ -156,7 +180,7 @@ pub(crate) fn on_a_fresh_thread<T: Send + 'static>(
 pub fn run(plan: Plan) -> Result<Outcome, String> {
     let seed = plan.seed;
     let outcome = on_a_fresh_thread(format!("sim-{seed}"), move || run_here(&plan));
-    outcome.map_err(|error| format!("{error}\nrepeat it with PANDO_SIM_SEED={seed} cargo test -p pando-sim"))
+    outcome.map_err(|error| format!("{error}\nthis was seed {seed}"))
 }
 
 /// A cluster that is not yet running.
@@ -234,7 +258,8 @@ fn run_here(plan: &Plan) -> Result<Outcome, String> {
     cluster.drive()?;
     let tallies = lock(&cluster.board.tallies).clone();
     let histories = lock(&cluster.board.histories).clone();
-    Ok(Outcome { tallies, elapsed: cluster.sim.elapsed(), faults: cluster.schedule.done(), histories })
+    let undecided = cluster.board.undecided.load(Ordering::Relaxed);
+    Ok(Outcome { tallies, elapsed: cluster.sim.elapsed(), faults: cluster.schedule.done(), histories, undecided })
 }
 
 /// Names of all hosts.
@@ -376,11 +401,17 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
     cluster.sim.client("admin", async move {
         let client = connect(&board, "admin", CALL_DEADLINE).await?;
         if let Some(mon) = client.mon() {
-            // Its decisions hang on loads, which are no part of what a seed decides.
-            mon.admin().set_setting("balancer_mode", "0").await.map_err(|error| error.to_string())?;
+            let set = [
+                (settings::BALANCER_MODE, plan.balancer),
+                (settings::BALANCER_INTERVAL_MILLIS, BALANCER_INTERVAL_MILLIS),
+                (settings::BALANCER_SATURATION_PERMILLE, SATURATION_PERMILLE),
+            ];
+            for (name, value) in set {
+                mon.admin().set_setting(name, &value.to_string()).await.map_err(|error| error.to_string())?;
+            }
         }
         let loads = (0..plan.clients).flat_map(|number| {
-            let below = DIRS.iter().chain([&SCRATCH]).map(move |dir| format!("/load-{number}/{dir}"));
+            let below = DIRS.iter().chain([&SCRATCH]).chain(&WANDERING).map(move |dir| format!("/load-{number}/{dir}"));
             std::iter::once(format!("/load-{number}")).chain(below)
         });
         let mut administrator = Administrator {
@@ -391,6 +422,7 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
             dirs: loads.chain(HOT.map(str::to_owned)).collect(),
             dice: Administrator::dice(plan.seed),
             draining: None,
+            obeys: plan.balancer != settings::BALANCER_OFF,
             tally: Tally::default(),
         };
         administrator.run(plan.moves, plan.pause).await;

@@ -86,8 +86,29 @@ enum Kind {
 /// A fault, and what ends it so much later.
 pub(crate) type Window = (Fault, Option<(Duration, Fault)>);
 
-/// A fault of any kind anywhere.
-pub(crate) fn draw(hosts: &Hosts, dice: &mut ChaCha8Rng) -> Window {
+/// A fault of any kind anywhere, or several that have one cause.
+pub(crate) fn draw(hosts: &Hosts, dice: &mut ChaCha8Rng) -> Vec<Window> {
+    match dice.random_range(0..30) {
+        0 => blackout(hosts, dice),
+        1..=3 => {
+            // What stands in one rack.
+            let pair = [hosts.any(&[Kind::Rank], dice), hosts.any(&[Kind::Osd], dice)];
+            pair.map(|host| crash(host, Duration::from_millis(dice.random_range(LENGTH_MILLIS)))).into()
+        }
+        _ => vec![draw_one(hosts, dice)],
+    }
+}
+
+/// All daemons lose their power, and come back one by one.
+fn blackout(hosts: &Hosts, dice: &mut ChaCha8Rng) -> Vec<Window> {
+    let mons = (1..=hosts.mons).map(|mon| format!("mon-{mon}"));
+    let osds = (1..=hosts.osds).map(|osd| format!("osd-{osd}"));
+    let ranks = (0..hosts.ranks).map(|rank| format!("mds-{rank}"));
+    let mut length = || Duration::from_millis(dice.random_range(LENGTH_MILLIS));
+    mons.chain(osds).chain(ranks).map(|host| crash(host, length())).collect()
+}
+
+fn draw_one(hosts: &Hosts, dice: &mut ChaCha8Rng) -> Window {
     let length = Duration::from_millis(dice.random_range(LENGTH_MILLIS));
     let daemons = [Kind::Rank, Kind::Rank, Kind::Mon, Kind::Osd];
     match dice.random_range(0..12) {
@@ -138,7 +159,9 @@ impl Schedule {
         let mut at = QUIET;
         for _ in 0..count {
             at += Duration::from_millis(dice.random_range(0..BETWEEN_MILLIS));
-            schedule.add(at, draw(hosts, dice));
+            for window in draw(hosts, dice) {
+                schedule.add(at, window);
+            }
         }
         schedule
     }

@@ -2,6 +2,10 @@
 //!
 //! Many of them show it when they are done twice (I4): an exchange, an append, a creation that must be the first.
 
+mod links;
+mod turn;
+mod wander;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,14 +14,17 @@ use pando_proto::Errno;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use self::links::Links;
+use self::turn::{MOVING, Place, Turn, is_apart, never_happened};
+use self::wander::Wander;
 use crate::model::{Entry, Model};
 
 /// Directories of a load; each may become a subtree.
 pub(crate) const DIRS: [&str; 4] = ["d0", "d1", "d1/sub", "d2"];
 /// A directory that comes and goes, and may be split off meanwhile.
 pub(crate) const SCRATCH: &str = "scratch";
-/// The directory that is renamed now and then, and its two names.
-const MOVING: [&str; 2] = ["d1", "e1"];
+/// Where directories that wander are at times, for those who split directories off.
+pub(crate) const WANDERING: [&str; 4] = ["d0/v", "d2/w", "d2/v", "d1/sub/w"];
 /// Names that the operations choose from in each directory: few, so that they meet.
 const NAMES: u32 = 4;
 /// One write in this many is larger than any inline limit.
@@ -51,12 +58,12 @@ struct Held {
 /// A client's load, its tree and its oracle.
 pub struct Load {
     client: Client,
-    dir: String,
+    place: Place,
     model: Model,
+    links: Links,
+    wander: Wander,
     dice: ChaCha8Rng,
     counter: u64,
-    /// Which of its two names the moving directory has.
-    moved: usize,
     held: Option<Held>,
     /// Whether there is a scratch directory; `None`: nobody knows.
     scratch: Option<bool>,
@@ -64,8 +71,14 @@ pub struct Load {
     pub tally: Tally,
 }
 
-fn never_happened(error: &Error) -> bool {
-    !error.outcome_is_unknown() && error.is_retryable()
+/// Bytes that nothing else writes.
+fn content(dir: &str, part: &str, counter: u64, dice: &mut ChaCha8Rng) -> Vec<u8> {
+    let length = match dice.random_range(0..LARGE_ONE_IN) {
+        0 => dice.random_range(5_000..20_000),
+        _ => dice.random_range(0..1_000),
+    };
+    let stamp = format!("{dir}#{part}{counter}|").into_bytes();
+    stamp.iter().copied().cycle().take(length).collect()
 }
 
 impl Load {
@@ -75,11 +88,12 @@ impl Load {
         let dir = format!("/load-{number}");
         Self {
             client,
-            dir,
+            place: Place { dir, moved: 0 },
             model: Model::default(),
+            links: Links::default(),
+            wander: Wander::default(),
             dice,
             counter: 0,
-            moved: 0,
             held: None,
             scratch: Some(false),
             tally: Tally::default(),
@@ -91,15 +105,23 @@ impl Load {
     /// Errors: a sentence that says what was wrong.
     pub async fn run(&mut self, steps: u64) -> Result<(), String> {
         for dir in DIRS {
-            let path = format!("{}/{dir}", self.dir);
+            let path = self.path(dir);
             self.client.create_dir_all(&path).await.map_err(|error| format!("mkdir {path}: {error}"))?;
         }
+        let (_, wander, mut turn) = self.parts();
+        wander.begin(&mut turn).await?;
         for _ in 0..steps {
             let pause = Duration::from_millis(self.dice.random_range(0..MOST_PAUSE_MILLIS));
             tokio::time::sleep(pause).await;
             self.step().await?;
         }
         Ok(())
+    }
+
+    /// What has parts of its own, and one operation's view of the rest.
+    fn parts(&mut self) -> (&mut Links, &mut Wander, Turn<'_>) {
+        let Self { client, place, links, wander, dice, tally, .. } = self;
+        (links, wander, Turn { client, place, dice, tally })
     }
 
     /// Compares the whole tree with the model. What has to be there, by path.
@@ -113,24 +135,40 @@ impl Load {
         for name in self.model.names() {
             self.read(&name).await?;
         }
+        let (links, wander, mut turn) = self.parts();
+        links.check(&mut turn).await?;
+        wander.end(&mut turn).await?;
         for dir in DIRS {
-            let seen = self.list(dir).await?;
-            let files = self.model.names().into_iter().filter(|name| self.model.is(name) != Some(Entry::Absent));
-            let files = files.chain(DIRS.iter().map(|dir| (*dir).to_owned()));
-            let mut want: Vec<String> = files
-                .filter_map(|name| name.rsplit_once('/').filter(|(at, _)| *at == dir).map(|(_, name)| name.to_owned()))
-                .collect();
-            want.sort();
-            if seen != want {
-                return Err(format!("{}/{dir}: listed {seen:?}, expected {want:?}", self.dir));
-            }
+            self.look_into(dir).await?;
         }
+        Ok(self.files())
+    }
+
+    /// Compares the names in a directory with those that have to be there.
+    async fn look_into(&self, dir: &str) -> Result<(), String> {
+        let seen = self.list(dir).await?;
+        let files = self.model.names().into_iter().filter(|name| self.model.is(name) != Some(Entry::Absent));
+        let names = files.chain(self.links.names()).chain(DIRS.iter().map(|dir| (*dir).to_owned()));
+        let mut want: Vec<String> = names
+            .filter_map(|name| name.rsplit_once('/').filter(|(at, _)| *at == dir).map(|(_, name)| name.to_owned()))
+            .chain(self.wander.names_in(dir))
+            .collect();
+        want.sort();
+        match seen == want {
+            true => Ok(()),
+            false => Err(format!("{}: listed {seen:?}, expected {want:?}", self.path(dir))),
+        }
+    }
+
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let names = self.model.names();
         let files = names.into_iter().filter_map(|name| match self.model.is(&name) {
-            Some(Entry::File(data)) => Some((self.path(&name), data)),
+            Some(Entry::File(data)) => Some((name, data)),
             _ => None,
         });
-        Ok(files.collect())
+        let linked = self.links.content().into_iter();
+        let linked = linked.flat_map(|data| self.links.names().into_iter().map(move |name| (name, data.clone())));
+        files.chain(linked).chain(self.wander.files()).map(|(name, data)| (self.path(&name), data)).collect()
     }
 
     async fn list(&self, dir: &str) -> Result<Vec<String>, String> {
@@ -145,7 +183,7 @@ impl Load {
 
     async fn step(&mut self) -> Result<(), String> {
         let (name, other) = (self.name(), self.name());
-        match self.dice.random_range(0..26) {
+        match self.dice.random_range(0..36) {
             0..=5 => self.write(&name).await,
             6..=7 => self.append(&name).await,
             8..=9 => self.create_new(&name).await,
@@ -155,6 +193,14 @@ impl Load {
             19 => self.move_directory().await,
             20..=21 => self.hold(&name).await,
             22..=23 => self.make_or_remove().await,
+            24..=28 => {
+                let (links, _, mut turn) = self.parts();
+                links.step(&mut turn).await
+            }
+            29..=33 => {
+                let (_, wander, mut turn) = self.parts();
+                wander.step(&mut turn).await
+            }
             _ => self.read(&name).await,
         }
     }
@@ -164,22 +210,13 @@ impl Load {
         format!("{dir}/f{}", self.dice.random_range(0..NAMES))
     }
 
-    /// The path of a name of the model.
     fn path(&self, name: &str) -> String {
-        match name.strip_prefix(MOVING[0]) {
-            Some(rest) => format!("{}/{}{rest}", self.dir, MOVING[self.moved]),
-            None => format!("{}/{name}", self.dir),
-        }
+        self.place.path(name)
     }
 
     fn content(&mut self) -> Vec<u8> {
         self.counter += 1;
-        let length = match self.dice.random_range(0..LARGE_ONE_IN) {
-            0 => self.dice.random_range(5_000..20_000),
-            _ => self.dice.random_range(0..1_000),
-        };
-        let stamp = format!("{}#{}|", self.dir, self.counter).into_bytes();
-        stamp.iter().copied().cycle().take(length).collect()
+        content(&self.place.dir, "", self.counter, &mut self.dice)
     }
 
     /// What became of an operation that was to leave `after`: an error says what was wrong with that.
@@ -209,9 +246,8 @@ impl Load {
                 self.tally.count(&format!("{what}: never sent"));
                 Ok(())
             }
-            // Between subtrees, as long as they do not do that together.
-            Err(error) if error.errno() == Errno::EXDEV => {
-                self.tally.count(&format!("{what}: EXDEV"));
+            Err(error) if is_apart(&error) => {
+                self.tally.count(&format!("{what}: {}", error.errno()));
                 Ok(())
             }
             Err(error) => {
@@ -326,14 +362,13 @@ impl Load {
 
     /// Renames a directory with all below it, subtrees or not (R16).
     async fn move_directory(&mut self) -> Result<(), String> {
-        let (from, to) = (MOVING[self.moved], MOVING[1 - self.moved]);
-        let result = self.client.rename(format!("{}/{from}", self.dir), format!("{}/{to}", self.dir)).await;
-        match result {
-            Ok(()) => self.moved = 1 - self.moved,
-            Err(error) if never_happened(&error) => return Ok(()),
-            // It is the root of a subtree itself: as above.
-            Err(error) if error.errno() == Errno::EXDEV => return Ok(()),
-            Err(error) => return Err(format!("rename {}/{from} to {to}: {error}", self.dir)),
+        let from = self.path(MOVING[0]);
+        let moved = 1 - self.place.moved;
+        let to = format!("{}/{}", self.place.dir, MOVING[moved]);
+        match self.client.rename(&from, &to).await {
+            Ok(()) => self.place.moved = moved,
+            Err(error) if never_happened(&error) || is_apart(&error) => return Ok(()),
+            Err(error) => return Err(format!("rename {from} to {to}: {error}")),
         }
         self.tally.count("rename of a directory");
         Ok(())
@@ -341,7 +376,7 @@ impl Load {
 
     /// Makes the scratch directory, or removes it.
     async fn make_or_remove(&mut self) -> Result<(), String> {
-        let path = format!("{}/{SCRATCH}", self.dir);
+        let path = self.path(SCRATCH);
         let there = match self.scratch {
             Some(there) => there,
             None => match self.client.try_exists(&path).await {
@@ -381,8 +416,18 @@ impl Load {
         let Some(Entry::File(data)) = self.model.is(name) else { return Ok(()) };
         match OpenOptions::new().read(true).open(&self.client, self.path(name)).await {
             Ok(file) => {
-                self.held = Some(Held { file, data });
-                self.unlink(name).await
+                // Its name goes, by itself or because another file takes it.
+                let other = self.name();
+                match self.dice.random_bool(0.5) && other != name {
+                    true => self.rename(&other, name).await?,
+                    false => self.unlink(name).await?,
+                }
+                if self.model.may_be(name).contains(&Entry::File(data.clone())) {
+                    let _ = file.close().await;
+                } else {
+                    self.held = Some(Held { file, data });
+                }
+                Ok(())
             }
             Err(error) if error.outcome_is_unknown() || never_happened(&error) => Ok(()),
             Err(error) => Err(format!("open {name}: {error}")),
@@ -394,7 +439,7 @@ impl Load {
             Ok(data) if data == held.data => Ok(()),
             Ok(data) => Err(format!("R19: an open file held {} bytes, now {} others", held.data.len(), data.len())),
             Err(error) if error.is_retryable() => Ok(()),
-            Err(error) => Err(format!("R19: an open file in {} can no longer be read: {error}", self.dir)),
+            Err(error) => Err(format!("R19: an open file in {} can no longer be read: {error}", self.place.dir)),
         }
     }
 

@@ -2,32 +2,85 @@
 
 mod plays;
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use pando_sim::cluster::{Plan, run};
+use pando_sim::cluster::{Outcome, Plan, run};
 
-/// Seeds of the short suite, as many as unoptimised code runs in three minutes on two cores (`--profile sim` runs them
-/// four times as fast); PANDO_SIM_SEEDS=N runs N instead, PANDO_SIM_SEED=S only that one, in this process.
-const SEEDS: u64 = 12;
+/// Seeds of the short suite. PANDO_SIM_SEEDS=N runs N instead, from PANDO_SIM_FIRST=S on; PANDO_SIM_SEED=S runs only
+/// that one, in this process. `--profile sim` runs them several times as fast.
+const SEEDS: u64 = 4;
 /// The test below, by the name that a child process is given.
 const NAME: &str = "every_seed_keeps_what_was_acknowledged";
+/// A run that takes longer than this, of real time, does not end at all.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Histories that the checker may leave undecided, out of a hundred.
+const MOST_UNDECIDED_PERCENT: u64 = 2;
+/// What a child says of a run that went well begins with this.
+const SAID: &str = "looked at:";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// What runs came to.
+#[derive(Default)]
+struct Sum {
+    runs: u64,
+    operations: u64,
+    faults: u64,
+    histories: u64,
+    undecided: u64,
+    seconds: u64,
+}
+
+impl Sum {
+    fn of(outcome: &Outcome) -> Self {
+        Self {
+            runs: 1,
+            operations: outcome.operations(),
+            faults: outcome.faults.len() as u64,
+            histories: outcome.histories.len() as u64,
+            undecided: outcome.undecided,
+            seconds: outcome.elapsed.as_secs(),
+        }
+    }
+
+    fn say(&self) -> String {
+        let Self { runs, operations, faults, histories, undecided, seconds } = self;
+        format!("{SAID} {runs} {operations} {faults} {histories} {undecided} {seconds}")
+    }
+
+    /// What a child said.
+    fn heard(text: &str) -> Option<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix(SAID))?;
+        let figures: Vec<u64> = line.split_whitespace().map_while(|figure| figure.parse().ok()).collect();
+        let &[runs, operations, faults, histories, undecided, seconds] = figures.as_slice() else { return None };
+        Some(Self { runs, operations, faults, histories, undecided, seconds })
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.operations += other.operations;
+        self.faults += other.faults;
+        self.histories += other.histories;
+        self.undecided += other.undecided;
+        self.seconds += other.seconds;
+    }
+}
+
 #[test]
 fn every_seed_keeps_what_was_acknowledged() {
     if let Some(seed) = number("PANDO_SIM_SEED") {
-        match run(Plan::of(seed)) {
-            Ok(outcome) => return println!("seed {seed}: {outcome:?}"),
-            Err(error) => panic!("seed {seed}: {error}"),
-        }
+        return run_one(seed);
     }
-    let seeds = number("PANDO_SIM_SEEDS").unwrap_or(SEEDS);
-    let (next, failed) = (AtomicU64::new(1), Mutex::new(Vec::new()));
+    let first = number("PANDO_SIM_FIRST").unwrap_or(1);
+    let end = first + number("PANDO_SIM_SEEDS").unwrap_or(SEEDS);
+    let (next, failed, sum) = (AtomicU64::new(first), Mutex::new(Vec::new()), Mutex::new(Sum::default()));
+    let begun = Instant::now();
     // A simulation has its process for itself; several of them use all the cores.
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -35,36 +88,81 @@ fn every_seed_keeps_what_was_acknowledged() {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed > seeds {
+                    if seed >= end {
                         return;
                     }
-                    if let Err(output) = in_a_child(seed) {
-                        println!("{output}");
-                        failed.lock().unwrap().push(seed);
+                    match in_a_child(seed) {
+                        Ok(one) => sum.lock().unwrap().add(&one),
+                        Err(output) => {
+                            println!("{output}");
+                            failed.lock().unwrap().push(seed);
+                        }
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "{} of {seeds} seeds failed: {failed:?}", failed.len());
+    let (mut failed, sum) = (failed.into_inner().unwrap(), sum.into_inner().unwrap());
+    println!(
+        "{} seeds from {first} on in {:?}: {} operations and {} faults in {} simulated seconds; {} of {} histories \
+         undecided",
+        sum.runs,
+        begun.elapsed(),
+        sum.operations,
+        sum.faults,
+        sum.seconds,
+        sum.undecided,
+        sum.histories
+    );
+    failed.sort_unstable();
+    let again: Vec<String> = failed.iter().map(|seed| format!("  {}", to_repeat(*seed))).collect();
+    assert!(failed.is_empty(), "seeds that failed: {failed:?}. To repeat them:\n{}", again.join("\n"));
+    let most = (sum.histories * MOST_UNDECIDED_PERCENT).div_ceil(100);
+    assert!(sum.undecided <= most, "I5: {} of {} histories could not be judged", sum.undecided, sum.histories);
+}
+
+/// Runs a seed in this process, and says what it came to.
+fn run_one(seed: u64) {
+    // It ends with the process.
+    std::thread::spawn(move || {
+        std::thread::sleep(LIMIT);
+        eprintln!("seed {seed} does not end; {}", to_repeat(seed));
+        std::process::exit(3);
+    });
+    match run(Plan::of(seed)) {
+        Ok(outcome) => println!("seed {seed}: {outcome:?}\n{}", Sum::of(&outcome).say()),
+        Err(error) => panic!("seed {seed}: {error}\nto repeat it: {}", to_repeat(seed)),
+    }
+}
+
+/// The command that runs a seed again, as this program was built.
+fn to_repeat(seed: u64) -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    // target/<profile>/deps/<program>
+    let profile = match program.ancestors().nth(2).and_then(Path::file_name).and_then(|name| name.to_str()) {
+        None | Some("debug") => String::new(),
+        Some(name) => format!(" --profile {name}"),
+    };
+    format!("PANDO_SIM_SEED={seed} cargo test{profile} -p pando-sim {NAME} -- --nocapture")
 }
 
 /// Errors: all that the child wrote.
-fn in_a_child(seed: u64) -> Result<(), String> {
+fn in_a_child(seed: u64) -> Result<Sum, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut child = Command::new(program);
     child.args([NAME, "--exact", "--nocapture"]).env("PANDO_SIM_SEED", seed.to_string());
     let output = child.output().map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err([output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()),
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    match Sum::heard(&out).filter(|_| output.status.success()) {
+        Some(sum) => Ok(sum),
+        None => Err(out + &err),
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let (first, second) = (run(Plan::short(5)), run(Plan::short(5)));
+    // With the balancer on.
+    let (first, second) = (run(Plan::short(9)), run(Plan::short(9)));
     assert_eq!(first, second);
     assert!(first.is_ok(), "{first:?}");
 }
