@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use pando_cluster_map::settings;
 use pando_local_cluster::{MAX_MDS, MIN_MDS_CACHE_BYTES};
+use pando_proto::{PgId, PoolId};
 
 const DEFAULT_DATA: &str = "./pando-data";
 
@@ -311,6 +312,19 @@ pub enum PgCommand {
         #[arg(long)]
         pool: Option<String>,
     },
+    /// Make one copy the one that counts, for a group whose other copies are gone for good. What that copy lacks is lost.
+    /// Without --accept-data-loss: says what that would be.
+    Override {
+        /// As `pando pg ls` shows it: POOL.INDEX.
+        #[arg(value_parser = parse_pg, value_name = "PG")]
+        pg: PgId,
+        /// Holds the copy, as `3` or `osd.3`.
+        #[arg(value_parser = parse_osd, value_name = "OSD")]
+        osd: u32,
+        /// Do it.
+        #[arg(long)]
+        accept_data_loss: bool,
+    },
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -418,6 +432,14 @@ fn parse_subtree(text: &str) -> Result<SubtreeName, String> {
 
 fn parse_osd(text: &str) -> Result<u32, String> {
     text.strip_prefix("osd.").unwrap_or(text).parse().map_err(|_| "an OSD is named as `3` or `osd.3`".to_owned())
+}
+
+fn parse_pg(text: &str) -> Result<PgId, String> {
+    let (pool, index) = text.split_once('.').unwrap_or_default();
+    match (pool.parse(), index.parse()) {
+        (Ok(pool), Ok(index)) => Ok(PgId { pool: PoolId(pool), index }),
+        _ => Err("a placement group is named as `pando pg ls` shows it: `1.7`".to_owned()),
+    }
 }
 
 fn parse_rank(text: &str) -> Result<u32, String> {

@@ -68,7 +68,7 @@ async fn dispatch(session: Session, command: Command) -> Result<(), Failure> {
         Command::Status => verbs::status::run(&session).await,
         Command::Setting(command) => verbs::setting::run(&session, command).await,
         Command::Osd(command) => verbs::osd::run(&session, command).await,
-        Command::Pg(args::PgCommand::Ls { pool }) => verbs::pg::ls(&session, pool).await,
+        Command::Pg(command) => verbs::pg::run(&session, command).await,
         Command::Rank(command) => verbs::rank::run(&session, command).await,
         Command::Subtree(command) => verbs::subtree::run(&session, command).await,
         Command::Balancer(command) => verbs::balancer::run(&session, command).await,

@@ -103,6 +103,9 @@ pub enum Command {
     /// A participant has done what was decided.
     #[prost(message, tag = "28")]
     FinishTransactions(FinishTransactions),
+    /// A person makes one copy of a PG the one that counts (R26).
+    #[prost(message, tag = "29")]
+    OverridePg(ConfirmMember),
 }
 
 /// See [`Command::CreateCluster`].
@@ -279,6 +282,9 @@ pub struct StartMove {
     /// The rank that is to become its owner.
     #[prost(uint32, tag = "2")]
     pub to: u32,
+    /// It is to be merged into its parent there: no pin keeps it any longer.
+    #[prost(bool, tag = "3")]
+    pub to_merge: bool,
 }
 
 /// See [`Command::CommitMove`].
@@ -437,7 +443,7 @@ pub struct DaemonState {
     pub incarnation: u64,
 }
 
-/// See [`Command::ConfirmMember`] and [`Command::DemoteMember`].
+/// See [`Command::ConfirmMember`], [`Command::DemoteMember`] and [`Command::OverridePg`].
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ConfirmMember {
     /// Pool of the PG.
@@ -446,10 +452,10 @@ pub struct ConfirmMember {
     /// Index of the PG.
     #[prost(uint32, tag = "2")]
     pub index: u32,
-    /// Configuration in which the joiner caught up, or the member was found wanting.
+    /// Configuration in which the joiner caught up, or the member was found wanting; or that a person saw.
     #[prost(uint64, tag = "3")]
     pub config: u64,
-    /// The joiner, or the member.
+    /// The joiner, or the member; or who holds the copy.
     #[prost(uint32, tag = "4")]
     pub osd_id: u32,
 }
@@ -508,7 +514,7 @@ pub struct RemoveDaemon {
 struct Envelope {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29"
     )]
     command: Option<Command>,
 }

@@ -306,6 +306,7 @@ impl Pg {
             joining: raw(&self.joining),
             absent: raw(&self.absent),
             leaving: raw(&self.leaving),
+            forgiven: self.forgiven,
         }
     }
 
@@ -316,6 +317,7 @@ impl Pg {
             joining: typed(&proto.joining),
             absent: typed(&proto.absent),
             leaving: typed(&proto.leaving),
+            forgiven: proto.forgiven,
         }
     }
 }

@@ -71,6 +71,7 @@ fn check_pg(map: &ClusterMap, id: PgId, pg: &Pg) -> Check {
     let size = map.pools.get(&id.pool).map_or(0, |pool| pool.size as usize);
     require(pg.members.len() <= size && placement::places(pg).count() <= size, "no more places than the size", detail)?;
     require((pg.config == 0) == pg.members.is_empty(), "a configuration has members", detail)?;
+    require(pg.forgiven <= pg.config, "what is given up is of the past (R26)", detail)?;
     let up = |osd: &_| map.osds.get(osd).is_some_and(|osd| osd.up);
     let living = pg.members.iter().filter(|osd| up(osd)).count();
     require(living == 0 || living == pg.members.len(), "a dead member is the last or none", detail)?;
@@ -161,6 +162,7 @@ fn check_pg_step(id: PgId, before: &Pg, after: &ClusterMap) -> Check {
     };
     let detail = || format!("PG {id}: {before:?} -> {pg:?}");
     require(pg.config >= before.config, "configurations never fall (R25)", detail)?;
+    require(pg.forgiven >= before.forgiven, "what is given up is not taken back (R26)", detail)?;
     let kept = pg.members == before.members || pg.config > before.config;
     require(kept, "other members are another configuration (R25)", detail)?;
     require(before.members.is_empty() || !pg.members.is_empty(), "a PG never loses its last member (R26)", detail)?;

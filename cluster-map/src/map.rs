@@ -162,6 +162,9 @@ pub struct Pg {
     pub absent: Vec<OsdId>,
     /// Members that give their place to a joiner once that is confirmed.
     pub leaving: Vec<OsdId>,
+    /// What was acknowledged before this configuration was given up by an administrator, as far as its primary did not
+    /// hold it (R26). 0 for never.
+    pub forgiven: u64,
 }
 
 /// How well a PG is.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::owner::Control;
-use crate::rank::Shared;
+use crate::rank::{Served, Shared};
 use crate::subtree::{Find, Found, MapChanged, Prepare};
 
 /// For a map that the caller has and this rank has not.
@@ -175,8 +175,11 @@ impl SubtreeService for Subtrees {
     async fn await_map(&self, request: Request<AwaitMapRequest>) -> Result<Response<AwaitMapResponse>, Status> {
         let map = self.0.map.wait_for(Epoch(request.into_inner().map_epoch), MAP_WAIT).await?;
         // R16: not the rank has to know it, but those who answer.
-        for (_, served) in self.0.all_served() {
-            let _ = served.address.send(MapChanged(Arc::clone(&map))).await;
+        let tell = |served: Served| served.address.send(MapChanged(Arc::clone(&map)));
+        // All at once: each answer takes a round of the scheduler, which is long when all have much to do.
+        let told: Vec<_> = self.0.all_served().into_iter().map(|(_, served)| tell(served)).collect();
+        for one in told {
+            let _ = one.await;
         }
         Ok(Response::new(AwaitMapResponse {}))
     }

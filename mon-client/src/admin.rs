@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pando_proto::mon::admin_service_client::AdminServiceClient;
-use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PoolId, Rank, SubtreeId, mon};
+use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PgId, PoolId, Rank, SubtreeId, mon};
 use tonic::transport::Channel;
 
 use crate::MonClient;
@@ -106,13 +106,36 @@ impl AdminClient {
         self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
     }
 
+    /// Makes one copy of a PG the one that counts, though it may lack what was acknowledged (R26). `config` is the
+    /// configuration that was seen. Returns the epoch in which it is so.
+    ///
+    /// Errors: without `accept_data_loss` always `INVALID_REQUEST`, which says what would be lost; the same for an OSD
+    /// that is down or holds no copy; `STALE_EPOCH` for another configuration by now.
+    pub async fn override_pg(&self, pg: PgId, config: u64, osd: OsdId, accept_data_loss: bool) -> Result<Epoch, Error> {
+        let (pool, index, osd_id) = (pg.pool.0, pg.index, osd.0);
+        let request = mon::OverridePlacementGroupRequest { pool, index, config, osd_id, accept_data_loss };
+        let call = |channel| async move { service(channel).override_placement_group(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
+    }
+
     /// Moves a subtree to another rank, live. Returns the id of the move, 0 if the rank owns the subtree already, and
     /// an epoch: with `wait`, of a map in which the subtree is there, else of one in which the move has begun.
     ///
     /// Errors: `UNKNOWN_ID` for a subtree or rank that the map does not know, `INVALID_REQUEST` for a rank that is down
     /// or draining, `IN_USE` while it moves to yet another rank, `STALE_EPOCH` when the move was given up.
     pub async fn move_subtree(&self, subtree: SubtreeId, rank: Rank, wait: bool) -> Result<(u64, Epoch), Error> {
-        let request = mon::MoveSubtreeRequest { subtree: subtree.0, to: rank.0, wait };
+        self.start_move(mon::MoveSubtreeRequest { subtree: subtree.0, to: rank.0, wait, to_merge: false }).await
+    }
+
+    /// As [`move_subtree`](Self::move_subtree), and waits for its end: the subtree is to be merged into its parent
+    /// there, for its directory is to be removed. It is pinned no more.
+    pub async fn fetch_subtree(&self, subtree: SubtreeId, rank: Rank) -> Result<Epoch, Error> {
+        let request = mon::MoveSubtreeRequest { subtree: subtree.0, to: rank.0, wait: true, to_merge: true };
+        self.start_move(request).await.map(|(_, epoch)| epoch)
+    }
+
+    async fn start_move(&self, request: mon::MoveSubtreeRequest) -> Result<(u64, Epoch), Error> {
+        let wait = request.wait;
         let call = |channel| async move { service(channel).move_subtree(request).await };
         let response = if wait {
             self.client.targets().call_patiently(MOVE_LIMIT, MOVE_LIMIT, call).await?

@@ -91,14 +91,8 @@ impl Heart {
             if at_once { error.retry_after(Duration::from_millis(1)) } else { error }
         })?;
         let response = response.into_inner();
-        let seen = self.client.seen();
-        if seen != 0 && response.map_epoch > seen {
-            // R13, R14: this daemon may have lost what it owned while it was not heard of, and its map does not tell
-            // yet. The lease is of no use before that.
-            let message = "the map of the time of the grant has not come yet";
-            return Err(Error::new(Reason::Unavailable, message).retry_after(MAP_PAUSE));
-        }
         let granted = Duration::from_millis(response.lease_millis);
+        self.await_map(response.map_epoch, sent, granted).await?;
         self.lease.renew(sent, granted);
         if let Report::Load { hints, .. } = &self.report
             && !(response.splits.is_empty() && response.merges.is_empty())
@@ -106,6 +100,21 @@ impl Heart {
             hints(response.splits, response.merges);
         }
         Ok(granted.max(RETRY))
+    }
+
+    /// R13, R14: this daemon may have lost what it owned while it was not heard of, and its map does not tell yet: the
+    /// lease is of no use before that map is here. The same grant waits for it: a new one would only ask for a newer map,
+    /// and while the map changes fast none would ever count.
+    async fn await_map(&self, epoch: u64, sent: Duration, granted: Duration) -> Result<(), Error> {
+        let is_behind = |seen: u64| seen != 0 && seen < epoch;
+        while is_behind(self.client.seen()) {
+            if self.env.clock.boottime().saturating_sub(sent) >= granted / 2 {
+                let message = "the map of the time of the grant has not come";
+                return Err(Error::new(Reason::Unavailable, message).retry_after(MAP_PAUSE));
+            }
+            tokio::time::sleep(MAP_PAUSE).await;
+        }
+        Ok(())
     }
 
     fn request(&self) -> mon::HeartbeatRequest {

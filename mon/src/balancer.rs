@@ -234,9 +234,10 @@ impl Balancer {
             let still = map.subtrees.get(&next.subtree);
             let still = still.is_some_and(|subtree| subtree.owner == next.from && subtree.move_id == 0);
             let may = next.cause == Cause::Drain || next.cause.is_allowed(Policy::of(map).mode);
-            if still && may && !self.asked.contains_key(&next.subtree) {
+            if still && may && is_still_wanted(map, &next) && !self.asked.contains_key(&next.subtree) {
                 self.asked.insert(next.subtree, now);
-                commands.push(Command::StartMove(StartMove { subtree: next.subtree.0, to: next.to.0 }));
+                let (subtree, to) = (next.subtree.0, next.to.0);
+                commands.push(Command::StartMove(StartMove { subtree, to, to_merge: false }));
             }
         }
         commands
@@ -258,6 +259,19 @@ impl Balancer {
         };
         self.reports.iter().map(report).collect()
     }
+}
+
+/// Whether what a move was planned for still holds: it may have waited for a while.
+fn is_still_wanted(map: &ClusterMap, planned: &Move) -> bool {
+    let pin = balancer::pinned_to(map, planned.subtree);
+    let drains = |rank: Rank| map.ranks.get(&rank).is_some_and(|rank| rank.draining);
+    let can_have_it = map.ranks.get(&planned.to).is_some_and(|to| to.up && !to.draining);
+    let cause = match planned.cause {
+        Cause::Drain => drains(planned.from),
+        Cause::Pin => pin == Some(planned.to),
+        Cause::Spread | Cause::Load => pin.is_none(),
+    };
+    can_have_it && cause
 }
 
 fn lease(map: &ClusterMap) -> Duration {

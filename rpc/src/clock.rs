@@ -1,7 +1,7 @@
 //! Time as an argument: the one place that reads the machine's clocks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a shell asks for the time. Cores get the answers as arguments.
@@ -62,12 +62,13 @@ impl Clock for TokioClock {
 pub struct Lease {
     clock: Arc<dyn Clock>,
     until_nanos: AtomicU64,
+    given_up: AtomicBool,
 }
 
 impl Lease {
     /// No lease yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, until_nanos: AtomicU64::new(0) }
+        Self { clock, until_nanos: AtomicU64::new(0), given_up: AtomicBool::new(false) }
     }
 
     /// The answer to a heartbeat that was sent at `sent` (boottime). Never shortens the lease.
@@ -78,13 +79,14 @@ impl Lease {
 
     /// Ends it at once and for good; used on a clean stop, before the mon is told.
     pub fn give_up(&self) {
-        self.until_nanos.store(0, Ordering::SeqCst);
+        // Not by its end: the answer to a heartbeat that is under way would extend it again.
+        self.given_up.store(true, Ordering::SeqCst);
     }
 
     /// Whether the holder may act. To be asked after a read was evaluated and before the reply leaves.
     pub fn is_valid(&self) -> bool {
         let now = u64::try_from(self.clock.boottime().as_nanos()).unwrap_or(u64::MAX);
-        now < self.until_nanos.load(Ordering::SeqCst)
+        now < self.until_nanos.load(Ordering::SeqCst) && !self.given_up.load(Ordering::SeqCst)
     }
 }
 
@@ -103,6 +105,10 @@ mod tests {
         assert!(lease.is_valid());
         tokio::time::advance(Duration::from_millis(100)).await;
         assert!(!lease.is_valid(), "R13: 1 s after the sending it has ended");
+        lease.renew(clock.boottime(), Duration::from_secs(1));
+        lease.give_up();
+        lease.renew(clock.boottime(), Duration::from_secs(9));
+        assert!(!lease.is_valid(), "R13: given up for good, whatever is still under way");
     }
 
     #[test]

@@ -50,6 +50,7 @@ impl ClusterMap {
             Command::EndSession(command) => client::end(self, *command),
             Command::ConfirmMember(command) => pg::confirm_member(self, *command),
             Command::DemoteMember(command) => pg::demote_member(self, *command),
+            Command::OverridePg(command) => pg::override_pg(self, *command),
             Command::AllocateInos(command) => inos::allocate(self, command),
             Command::SetSetting(command) => setting::set(self, command),
             Command::SetMon(command) => setting::set_mon(self, command),

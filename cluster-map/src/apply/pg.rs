@@ -1,5 +1,6 @@
 //! Configurations of PGs (R25, R26).
 
+use pando_proto::ids::METADATA_POOL;
 use pando_proto::{OsdId, PgId, PoolId};
 
 use super::{Applied, CHANGED, UNCHANGED};
@@ -143,5 +144,47 @@ pub(super) fn demote_member(map: &mut ClusterMap, command: ConfirmMember) -> App
         None => pg.joining.push(osd),
     }
     pg.config += 1;
+    Ok(CHANGED)
+}
+
+/// One copy counts from now on, whatever it lacks; all others are brought to its content (R26). Ranks know of records
+/// that may be gone by it: every subtree is opened anew.
+pub(super) fn override_pg(map: &mut ClusterMap, command: ConfirmMember) -> Applied {
+    let id = PgId { pool: PoolId(command.pool), index: command.index };
+    let osd = OsdId(command.osd_id);
+    let osds = &map.osds;
+    let others = map.pools.get(&id.pool).map_or(0, |pool| pool.size as usize).saturating_sub(1);
+    let pg = map.pgs.get_mut(&id).ok_or_else(|| CommandError::Unknown(format!("PG {id}")))?;
+    // The answer to the first of two equal calls may have got lost.
+    if pg.forgiven == command.config + 1 && pg.forgiven == pg.config && pg.members == [osd] {
+        return Ok(UNCHANGED);
+    }
+    if pg.config != command.config {
+        let what = format!("the configuration of PG {id}");
+        return Err(CommandError::Stale { what, have: pg.config, given: command.config });
+    }
+    if !is_up(osds, osd) {
+        return Err(CommandError::Invalid(format!("{osd} is down: start it first, or choose another copy of PG {id}")));
+    }
+    if !pg.members.contains(&osd) && !pg.joining.contains(&osd) {
+        return Err(CommandError::Invalid(format!("{osd} holds no copy of PG {id}")));
+    }
+    let copies = pg.members.iter().chain(&pg.joining).copied().filter(|other| *other != osd);
+    let (mut joining, dead): (Vec<_>, Vec<_>) = copies.partition(|other| is_up(osds, *other));
+    // Who was to leave had a place beyond the size.
+    joining.truncate(others);
+    pg.absent.extend(dead);
+    pg.absent.truncate(others - joining.len());
+    pg.joining = joining;
+    pg.members = vec![osd];
+    pg.leaving.clear();
+    pg.config += 1;
+    pg.forgiven = pg.config;
+    if id.pool == METADATA_POOL {
+        for subtree in map.subtrees.values_mut() {
+            subtree.hand_to(subtree.owner);
+        }
+    }
+    placement::fill(map);
     Ok(CHANGED)
 }

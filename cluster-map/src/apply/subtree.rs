@@ -232,6 +232,9 @@ pub(super) fn start_move(map: &mut ClusterMap, command: StartMove) -> Applied {
     let move_id = map.epoch.0 + 1;
     let subtree = find_mut(map, command.subtree)?;
     (subtree.move_id, subtree.moving_to) = (move_id, to);
+    if command.to_merge {
+        subtree.pin = None;
+    }
     Ok((true, CommandValue::Move(move_id)))
 }
 

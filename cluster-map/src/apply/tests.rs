@@ -355,6 +355,44 @@ fn a_member_that_lacks_something_joins_anew_unless_it_is_the_last() {
 
 /// R26.
 #[test]
+fn a_person_may_make_a_copy_count_that_lacks_something() {
+    let mut map = cluster(3, 3);
+    confirm_all(&mut map);
+    step(&mut map, &register_rank(0, 1)).unwrap();
+    let epoch = map.root_subtree().unwrap().epoch;
+    let (id, before) = map.pgs.iter().next().map(|(id, pg)| (*id, pg.clone())).unwrap();
+    let [first, second, third] = before.members[..] else { panic!("{before:?}") };
+    let down = |osd: OsdId| Command::OsdDown(daemon(osd.0, 1));
+    step(&mut map, &down(third)).unwrap();
+    step(&mut map, &down(first)).unwrap();
+    step(&mut map, &down(second)).unwrap();
+    assert_eq!((map.pg_state(id), map.pgs[&id].members.as_slice()), (PgState::Down, [second].as_slice()));
+    let chosen = |map: &ClusterMap, osd: OsdId, behind: u64| {
+        let config = map.pgs[&id].config - behind;
+        Command::OverridePg(ConfirmMember { pool: id.pool.0, index: id.index, config, osd_id: osd.0 })
+    };
+    let command = chosen(&map, third, 0);
+    assert!(matches!(step(&mut map, &command), Err(CommandError::Invalid(why)) if why.contains("is down")));
+    step(&mut map, &Command::OsdUp(daemon(third.0, 1))).unwrap();
+    let (stale, stranger) = (chosen(&map, third, 1), chosen(&map, OsdId(9), 0));
+    assert!(matches!(step(&mut map, &stale), Err(CommandError::Stale { .. })));
+    assert!(matches!(step(&mut map, &stranger), Err(CommandError::Invalid(_))));
+    let command = chosen(&map, third, 0);
+    let done = step(&mut map, &command).unwrap();
+    assert_eq!(step(&mut map, &command).unwrap(), done, "idempotent");
+    let pg = map.pgs[&id].clone();
+    assert_eq!((pg.members.as_slice(), pg.forgiven), ([third].as_slice(), pg.config));
+    assert!(pg.absent.contains(&first) && pg.absent.contains(&second));
+    // What ranks have in memory may be what was lost.
+    assert_eq!(map.root_subtree().unwrap().epoch.0, epoch.0 + u64::from(id.pool == METADATA_POOL));
+    // The others come back as joiners: they are brought to the content that counts.
+    step(&mut map, &Command::OsdUp(daemon(second.0, 1))).unwrap();
+    assert_eq!((map.pgs[&id].members.as_slice(), map.pgs[&id].forgiven), ([third].as_slice(), pg.forgiven));
+    assert!(map.pgs[&id].joining.contains(&second));
+}
+
+/// R26.
+#[test]
 fn a_demoted_member_that_was_to_leave_has_left() {
     let (mut map, id, leaving, mate, joiner) = moving_and_rejoining();
     confirm_now(&mut map, id, mate);
@@ -455,6 +493,9 @@ fn any_command() -> impl Strategy<Value = Command> {
         3 => (1..3u32, 0..4u32, 1..8u64, 1..6u32).prop_map(|(pool, index, config, osd_id)| {
             Command::DemoteMember(ConfirmMember { pool, index, config, osd_id })
         }),
+        1 => (1..3u32, 0..4u32, 1..8u64, 1..6u32).prop_map(|(pool, index, config, osd_id)| {
+            Command::OverridePg(ConfirmMember { pool, index, config, osd_id })
+        }),
         1 => (0..3u32, 1..4u8).prop_map(|(rank, boot)| register_rank(rank, boot)),
         12 => subtrees::any_subtree_command(),
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankUp(daemon(id, incarnation))),
@@ -498,6 +539,11 @@ proptest! {
                     let id = PgId { pool: pando_proto::PoolId(demote.pool), index: demote.index };
                     demote.config = map.pgs[&id].config;
                     Command::DemoteMember(demote)
+                }
+                Command::OverridePg(mut chosen) if chosen.config > 3 => {
+                    let id = PgId { pool: pando_proto::PoolId(chosen.pool), index: chosen.index };
+                    chosen.config = map.pgs[&id].config;
+                    Command::OverridePg(chosen)
                 }
                 other => subtrees::aim(&map, other),
             };

@@ -29,8 +29,8 @@ pub use history::History;
 pub use load::{HotDirectory, Load, SubtreeLoad};
 pub use wishes::pinned_to;
 
-/// The balancer splits nothing when there are so many subtrees: people may need some more.
-const MOST_SUBTREES: usize = 3072;
+/// Nothing is split without a person's word when there are so many subtrees: people may need some more.
+pub const MOST_AUTOMATIC_SUBTREES: usize = 3072;
 
 /// How far the balancer may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -317,7 +317,8 @@ impl<'a> Plan<'a> {
 
     /// Whether another directory may be split off.
     fn has_room_for_splits(&self) -> bool {
-        self.splits.len() < self.policy.max_splits && self.map.subtrees.len() + self.splits.len() < MOST_SUBTREES
+        self.splits.len() < self.policy.max_splits
+            && self.map.subtrees.len() + self.splits.len() < MOST_AUTOMATIC_SUBTREES
     }
 
     /// Directories that are roots of subtrees.

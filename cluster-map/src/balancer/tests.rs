@@ -136,7 +136,7 @@ impl World {
 
     fn relocate(&mut self, subtree: SubtreeId, to: Rank) {
         let (from, epoch) = (self.map.subtrees[&subtree].owner.0, self.map.subtrees[&subtree].epoch.0);
-        let started = self.apply(Command::StartMove(StartMove { subtree: subtree.0, to: to.0 }));
+        let started = self.apply(Command::StartMove(StartMove { subtree: subtree.0, to: to.0, to_merge: false }));
         let CommandValue::Move(move_id) = started.value else { panic!("{started:?}") };
         self.apply(Command::CommitMove(CommitMove { subtree: subtree.0, from, epoch, move_id }));
     }
@@ -279,7 +279,7 @@ fn nothing_is_split_when_there_are_very_many_subtrees() {
     let (loads, root) = (world.loads(), world.map.subtrees[&ROOT_SUBTREE].clone());
     let one =
         Subtree { parent: Some(ROOT_SUBTREE), parent_dir: Some(Ino::ROOT), epoch: Epoch(1), ..Subtree::default() };
-    for number in 0..MOST_SUBTREES as u64 {
+    for number in 0..MOST_AUTOMATIC_SUBTREES as u64 {
         world.map.subtrees.insert(SubtreeId(100 + number), Subtree { root: Ino(100_000 + number), ..one.clone() });
     }
     for (subtrees, most) in [(world.map.subtrees.clone(), 0), (BTreeMap::from([(ROOT_SUBTREE, root)]), 12)] {
@@ -418,30 +418,51 @@ fn a_draining_rank_is_emptied_in_every_mode_and_stays_empty() {
 }
 
 #[test]
-fn spread_directories_are_split_off_and_dealt() {
-    let mut world = with_dirs(3, &[10.0; 40]);
+fn spread_directories_are_dealt_whether_they_carry_load_or_not() {
+    for demand in [0.0, 10.0] {
+        let mut world = with_subtrees(3, &[demand; 40], |_| 0);
+        world.policy.idle = 5;
+        world.apply(Command::SpreadSubtree(SpreadSubtree { subtree: ROOT_SUBTREE.0, spread: true }));
+        world.step();
+        let dealt = |world: &World| {
+            [0, 1, 2].map(|rank| world.map.children(ROOT_SUBTREE).filter(|(_, one)| one.owner == Rank(rank)).count())
+        };
+        let mut counts = dealt(&world);
+        counts.sort_unstable();
+        assert_eq!(counts, [13, 13, 14]);
+        world.rest(20);
+        assert_eq!(world.map.subtrees.len(), 41, "none goes back for being idle");
+        // One that is made later.
+        let dir = world.dir(40, Ino::ROOT, demand);
+        world.split(ROOT_SUBTREE, dir, true);
+        world.step();
+        assert_eq!(dealt(&world).iter().max(), Some(&14));
+        // A rank less, then one more.
+        world.apply(Command::DrainRank(DrainRank { rank: 1, draining: true }));
+        world.step();
+        world.step();
+        assert_eq!(dealt(&world)[1], 0);
+        world.apply(Command::DrainRank(DrainRank { rank: 1, draining: false }));
+        world.step();
+        assert_eq!(dealt(&world).iter().max(), Some(&14));
+        // Load does not undo it.
+        world.demands.values_mut().take(14).for_each(|demand| *demand = 500.0);
+        world.rest(20);
+    }
+}
+
+#[test]
+fn what_was_spread_goes_back_when_it_is_idle_and_nobody_wants_it_spread() {
+    let mut world = with_subtrees(2, &[0.0; 6], |number| number as u32 % 2);
+    world.policy.idle = 5;
     world.apply(Command::SpreadSubtree(SpreadSubtree { subtree: ROOT_SUBTREE.0, spread: true }));
-    for _ in 0..6 {
+    world.rest(40);
+    assert_eq!(world.map.subtrees.len(), 7);
+    world.apply(Command::SpreadSubtree(SpreadSubtree { subtree: ROOT_SUBTREE.0, spread: false }));
+    for _ in 0..60 {
         world.step();
     }
-    let dealt = |world: &World| {
-        [0, 1, 2].map(|rank| world.map.children(ROOT_SUBTREE).filter(|(_, one)| one.owner == Rank(rank)).count())
-    };
-    let mut counts = dealt(&world);
-    counts.sort_unstable();
-    assert_eq!(counts, [13, 13, 14]);
-    world.rest(20);
-    // A rank less, then one more.
-    world.apply(Command::DrainRank(DrainRank { rank: 1, draining: true }));
-    world.step();
-    world.step();
-    assert_eq!(dealt(&world), [20, 0, 20]);
-    world.apply(Command::DrainRank(DrainRank { rank: 1, draining: false }));
-    world.step();
-    assert_eq!(dealt(&world).iter().max(), Some(&14));
-    // Load does not undo it.
-    world.demands.values_mut().take(14).for_each(|demand| *demand = 500.0);
-    world.rest(20);
+    assert_eq!(world.map.subtrees.len(), 1, "{:?}", world.map.subtrees);
 }
 
 #[test]
@@ -563,7 +584,7 @@ fn what_is_on_its_way_counts_at_its_destination() {
     world.policy.settle = 0;
     world.step();
     let on_its_way = world.subtree_of(Ino(1000));
-    world.apply(Command::StartMove(StartMove { subtree: on_its_way.0, to: 1 }));
+    world.apply(Command::StartMove(StartMove { subtree: on_its_way.0, to: 1, to_merge: false }));
     let decision = world.plan();
     assert!(decision.moves.iter().all(|one| one.subtree != on_its_way), "{decision:?}");
     assert_eq!(decision.moves.len(), 1, "two of four are enough: {decision:?}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pando_proto::{Rank, SubtreeId};
 
-use super::{Cause, Plan, Split};
+use super::{Cause, Plan};
 use crate::map::ClusterMap;
 
 /// Where a subtree is to be.
@@ -93,14 +93,13 @@ impl Plan<'_> {
         }
     }
 
-    /// Deals the child directories of spread roots evenly over the ranks.
+    /// Deals the child directories of spread roots evenly over the ranks. Their owners make them subtrees.
     pub(super) fn spreads(&mut self, reasons: &mut Vec<String>) {
         let spread = self.map.subtrees.iter().filter(|(_, subtree)| subtree.spread);
-        for (parent, subtree) in spread {
+        for (parent, _) in spread {
             self.deal(*parent);
-            self.split_spread(*parent, subtree.owner);
         }
-        if self.moves.iter().any(|one| one.cause == Cause::Spread) || !self.splits.is_empty() {
+        if self.moves.iter().any(|one| one.cause == Cause::Spread) {
             reasons.push("child directories are spread over the ranks".to_owned());
         }
     }
@@ -127,16 +126,6 @@ impl Plan<'_> {
             let best = dealt.iter().filter(surplus).max_by_key(|id| (most(id), std::cmp::Reverse(**id)));
             let Some(id) = best.copied() else { return };
             self.go(id, to, Cause::Spread, format!("child directory of {parent}, which is spread"));
-        }
-    }
-
-    fn split_spread(&mut self, parent: SubtreeId, owner: Rank) {
-        let Some(load) = self.loads.get(&owner).and_then(|load| load.subtrees.get(&parent)) else { return };
-        let roots = self.roots();
-        for hot in load.hot.iter().filter(|hot| !roots.contains(&hot.dir)) {
-            if self.has_room_for_splits() && !self.history.was_asked_to_split(hot.dir) {
-                self.splits.push(Split { subtree: parent, dir: hot.dir, cause: Cause::Spread });
-            }
         }
     }
 }

@@ -30,7 +30,7 @@ fn the_log_format_stays() {
     // Written before it could name new owners.
     let command = Command::RankDown(RankDown { id: 2, incarnation: 300, assignments: vec![] });
     assert_eq!(command.to_bytes(), [1, 0x4a, 5, 0x08, 2, 0x10, 0xac, 2]);
-    let command = Command::StartMove(StartMove { subtree: 3, to: 1 });
+    let command = Command::StartMove(StartMove { subtree: 3, to: 1, to_merge: false });
     assert_eq!(command.to_bytes(), [1, 0xa2, 1, 4, 0x08, 3, 0x10, 1]);
     let command = Command::RemoveRank(RemoveDaemon { id: 5 });
     assert_eq!(command.to_bytes(), [1, 0x82, 1, 2, 0x08, 5]);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pando_local_cluster::Options;
+use pando_proto::{Errno, OsdId, PgId, PoolId, Reason};
 
 use crate::with_cluster;
 
@@ -58,6 +59,54 @@ async fn a_rank_dies_and_its_successor_knows_all_that_was_acknowledged() {
             for number in 0..40 {
                 assert_eq!(client.read(format!("{dir}/{number}")).await.unwrap(), vec![round; 100]);
             }
+        }
+        cluster
+    });
+    cluster.await.shutdown().await;
+}
+
+/// R26: two of three disks are gone, and the third was away when the last writes were acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_old_copy_counts_once_an_administrator_says_so() {
+    let cluster = with_cluster(three(), |mut cluster, client| async move {
+        client.create_dir("/d").await.unwrap();
+        for number in 0..20u8 {
+            client.write(format!("/d/old-{number}"), vec![number; 20_000]).await.unwrap();
+        }
+        cluster.kill_osd(2).await.unwrap();
+        for number in 0..20u8 {
+            client.write(format!("/d/new-{number}"), vec![number; 100]).await.unwrap();
+        }
+        cluster.kill_osd(0).await.unwrap();
+        cluster.kill_osd(1).await.unwrap();
+        cluster.restart_osd(2).await.unwrap();
+        let admin = cluster.admin().admin();
+        let pgs = admin.list_pgs(None).await.unwrap();
+        for pg in pgs {
+            let id = PgId { pool: PoolId(pg.pool), index: pg.index };
+            let error = admin.override_pg(id, pg.config, OsdId(2), false).await.unwrap_err();
+            assert!(error.reason == Reason::InvalidRequest && error.message.contains("since it left"), "{error}");
+            let error = admin.override_pg(id, pg.config, OsdId(1), true).await.unwrap_err();
+            assert!(error.reason == Reason::InvalidRequest && error.message.contains("is down"), "{error}");
+            admin.override_pg(id, pg.config, OsdId(2), true).await.unwrap();
+        }
+        // They know of more, and are overwritten all the same.
+        cluster.restart_osd(0).await.unwrap();
+        cluster.restart_osd(1).await.unwrap();
+        wait_until_healthy(&cluster).await;
+        let check = async {
+            for number in 0..20u8 {
+                assert_eq!(client.read(format!("/d/old-{number}")).await.unwrap(), vec![number; 20_000]);
+                let gone = client.read(format!("/d/new-{number}")).await.unwrap_err();
+                assert_eq!(gone.errno(), Errno::ENOENT, "{gone}");
+                client.write(format!("/d/new-{number}"), vec![number + 1; 100]).await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), check).await.expect("served again in time");
+        cluster.kill_osd(2).await.unwrap();
+        for number in 0..20u8 {
+            assert_eq!(client.read(format!("/d/old-{number}")).await.unwrap(), vec![number; 20_000]);
+            assert_eq!(client.read(format!("/d/new-{number}")).await.unwrap(), vec![number + 1; 100]);
         }
         cluster
     });

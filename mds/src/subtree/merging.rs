@@ -78,7 +78,11 @@ async fn merge(
         return Err(Error::posix(Errno::ENOTEMPTY));
     }
     if owner.0 != rank {
-        mons.fetch_subtree(child, rank).await?;
+        mons.fetch_subtree(child, rank).await.map_err(|error| match error.reason {
+            // This rank is being drained: the directory is removed where it goes to.
+            Reason::InvalidRequest => again(&error.message),
+            _ => error,
+        })?;
     }
     let own = map.ranks.get(&rank).map(|info| info.address.clone()).unwrap_or_default();
     peers.merge(own, child).await.map_err(|error| match error.reason {

@@ -158,7 +158,7 @@ fn people_need_not_wait_for_the_next_round() {
     map.apply(&Command::PinSubtree(PinSubtree { subtree: 2, rank: Some(1) })).unwrap();
     balancer.hurry();
     let due = balancer.due(SECOND, 1, &map);
-    assert_eq!(due, [Command::StartMove(StartMove { subtree: 2, to: 1 })]);
+    assert_eq!(due, [Command::StartMove(StartMove { subtree: 2, to: 1, to_merge: false })]);
     assert_eq!(balancer.decisions(0)[0].moves[0].reason, "pinned to mds.1");
     map.apply(&due[0]).unwrap();
     set(&mut map, settings::BALANCER_MODE, settings::BALANCER_OFF);
@@ -166,6 +166,26 @@ fn people_need_not_wait_for_the_next_round() {
     balancer.hurry();
     let due = balancer.due(SECOND, 1, &map);
     assert_eq!(due.len(), 2, "the root and subtree 3: {due:?}");
+}
+
+#[test]
+fn what_is_not_wanted_any_more_does_not_wait_for_its_turn() {
+    let (mut map, mut balancer) = (map(15), Balancer::default());
+    let drain = |draining| Command::DrainRank(DrainRank { rank: 0, draining });
+    map.apply(&drain(true)).unwrap();
+    balancer.hurry();
+    let first = balancer.due(SECOND, 1, &map);
+    assert!(first.len() < map.subtrees.len(), "some have to wait: {first:?}");
+    for start in &first {
+        let Command::StartMove(started) = start else { panic!("{start:?}") };
+        let CommandValue::Move(move_id) = map.apply(start).unwrap().value else { panic!("{start:?}") };
+        let epoch = map.subtrees[&SubtreeId(started.subtree)].epoch.0;
+        let commit = CommitMove { subtree: started.subtree, from: 0, epoch, move_id };
+        map.apply(&Command::CommitMove(commit)).unwrap();
+    }
+    map.apply(&drain(false)).unwrap();
+    balancer.hurry();
+    assert_eq!(balancer.due(SECOND + SECOND / 10, 2, &map), []);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! For people and tools.
 
+mod pg;
 mod status;
 
 use std::sync::Arc;
@@ -128,6 +129,16 @@ impl AdminService for Admin {
         let command = Command::RemoveRank(RemoveDaemon { id: request.into_inner().rank });
         let result = self.propose(command).await?;
         Ok(Response::new(mon::RemoveRankResponse { map_epoch: result.epoch.0 }))
+    }
+
+    async fn override_placement_group(
+        &self,
+        request: Request<mon::OverridePlacementGroupRequest>,
+    ) -> Answer<mon::OverridePlacementGroupResponse> {
+        let request = request.into_inner();
+        pg::check_override(&*self.read().await?, request)?;
+        let result = self.propose(pg::override_command(request)).await?;
+        Ok(Response::new(mon::OverridePlacementGroupResponse { map_epoch: result.epoch.0 }))
     }
 
     async fn move_subtree(&self, request: Request<mon::MoveSubtreeRequest>) -> Answer<mon::MoveSubtreeResponse> {

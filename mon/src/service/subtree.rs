@@ -94,7 +94,7 @@ pub(super) fn finish(request: &mon::FinishTransactionsRequest) -> Result<Command
 pub(super) fn check_move(map: &ClusterMap, request: mon::MoveSubtreeRequest) -> Result<(), Error> {
     let (id, to) = (SubtreeId(request.subtree), Rank(request.to));
     let usable = |rank: &Rank| map.ranks.get(rank).is_some_and(|info| info.up && !info.draining);
-    match balancer::pinned_to(map, id).filter(usable) {
+    match balancer::pinned_to(map, id).filter(usable).filter(|_| !request.to_merge) {
         Some(pin) if pin != to && map.ranks.contains_key(&to) => {
             let message =
                 format!("{id} is pinned to {pin}, itself or by a subtree above it: pin it to {to}, or unpin it first");
@@ -105,7 +105,7 @@ pub(super) fn check_move(map: &ClusterMap, request: mon::MoveSubtreeRequest) -> 
 }
 
 pub(super) fn start_move(request: mon::MoveSubtreeRequest) -> Command {
-    Command::StartMove(StartMove { subtree: request.subtree, to: request.to })
+    Command::StartMove(StartMove { subtree: request.subtree, to: request.to, to_merge: request.to_merge })
 }
 
 pub(super) fn pin(request: mon::PinSubtreeRequest) -> Command {

@@ -23,6 +23,8 @@ pub struct Configuration {
     pub joining: Vec<OsdId>,
     /// Members that writes need.
     pub min_size: usize,
+    /// What was acknowledged before this configuration, and is not here, was given up (R26).
+    pub forgiven: u64,
 }
 
 /// Sessions, from the map.

@@ -47,6 +47,7 @@ impl MapView {
                 members: found.members.clone(),
                 joining: found.joining.clone(),
                 min_size,
+                forgiven: found.forgiven,
             },
             None => Configuration { min_size, ..Configuration::default() },
         }

@@ -30,7 +30,7 @@ fn merge(child: u64, child_epoch: u64, parent_epoch: u64) -> Command {
 }
 
 fn start(subtree: u64, to: u32) -> Command {
-    Command::StartMove(StartMove { subtree, to })
+    Command::StartMove(StartMove { subtree, to, to_merge: false })
 }
 
 fn commit(subtree: u64, from: u32, epoch: u64, move_id: u64) -> Command {

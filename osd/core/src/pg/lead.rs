@@ -30,8 +30,9 @@ impl Pg {
             .filter(|(_, peer)| peer.member || stage == Stage::Active)
             .filter_map(|(osd, peer)| peer.told().map(|told| (*osd, told)))
             .collect();
-        let mine = self.stored.position;
-        if let Some((osd, _)) = known.iter().find(|(_, told)| told.decided.is_missing_at(mine)) {
+        let (mine, forgiven) = (self.stored.position, self.configuration.forgiven);
+        let missed = |told: &Told| told.decided.config >= forgiven && told.decided.is_missing_at(mine);
+        if let Some((osd, _)) = known.iter().find(|(_, told)| missed(told)) {
             return self.missing(*osd);
         }
         for (osd, told) in known {

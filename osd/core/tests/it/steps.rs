@@ -17,7 +17,7 @@ const ONE: SubtreeId = SubtreeId(1);
 
 fn configuration(number: u64, members: &[u32], joining: &[u32], min_size: usize) -> Configuration {
     let list = |ids: &[u32]| ids.iter().copied().map(OsdId).collect();
-    Configuration { number, members: list(members), joining: list(joining), min_size }
+    Configuration { number, members: list(members), joining: list(joining), min_size, forgiven: 0 }
 }
 
 fn stored(promised: u64, config: u64, seq: u64) -> Stored {
@@ -705,12 +705,28 @@ fn i1_the_only_member_serves_nothing_once_another_knows_what_it_lost() {
         assert_eq!(error.reason, Reason::Unavailable);
         assert_eq!(pg.fetched(2), Verdict::Drop);
         assert!(refuses(&mut pg).contains("osd.1"));
-        // An administrator gave those writes up.
-        pg.configure(configuration(2, &[0], &[], 1));
-        assert!(matches!(pg.take_actions()[..], [Action::Commit(_)]));
+        // R26: an administrator gave those writes up. The other is brought to what is here.
+        pg.configure(Configuration { forgiven: 2, ..configuration(2, &[0], &[1], 1) });
+        let actions = pg.take_actions();
+        let [Action::Commit(_), Action::Send(OsdId(1), Message { body: Body::Probe { ticket }, .. })] = actions[..]
+        else {
+            panic!("{actions:?}")
+        };
         pg.committed(1);
         sessions(&mut pg);
         assert!(pg.status().active);
+        pg.message(OsdId(1), Message { config: 2, body: Body::Position { ticket, told } });
+        let begins = |action: &Action| matches!(action, Action::Send(_, Message { body: Body::Begin { .. }, .. }));
+        assert!(pg.take_actions().iter().any(begins) && pg.status().active);
+        // What is acknowledged from now on is not given up.
+        let later = Told { decided: Position { config: 2, seq: 9 }, ..told };
+        pg.peer_connected(OsdId(1));
+        let ticket = match &pg.take_actions()[..] {
+            [Action::Send(_, Message { body: Body::Probe { ticket }, .. })] => *ticket,
+            other => panic!("{other:?}"),
+        };
+        pg.message(OsdId(1), Message { config: 2, body: Body::Position { ticket, told: later } });
+        assert!(pg.take_actions().contains(&Action::Lost(OsdId(1))));
     }
 }
 

@@ -323,6 +323,7 @@ impl World {
             members: self.map.members.clone(),
             joining: self.map.joining.clone(),
             min_size: 2,
+            forgiven: 0,
         };
         let pg = &mut self.nodes[node].pg;
         pg.set_sessions(Arc::new(sessions));
