@@ -46,6 +46,8 @@ enum Command {
     Migrate(ranks::MigrateArgs),
     /// How long paths are not served when the rank that serves them is killed.
     Failover(ranks::FailoverArgs),
+    /// How long renames of a very large and of an empty directory to another rank take.
+    Rename(ranks::RenameArgs),
     /// Prints the ratios of two reports.
     Compare {
         /// The report to compare with.
@@ -224,6 +226,10 @@ struct ReplayArgs {
     /// Writes down each acknowledged mutation, for `verify-acks`.
     #[arg(long)]
     record_acks: Option<PathBuf>,
+    /// Has each client compute so many microseconds after each operation, as a build does: slept in portions of 2 ms or
+    /// more, and no part of any latency.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=60_000_000))]
+    think_us: u32,
     #[command(flatten)]
     ranks: ranks::RanksArgs,
     #[command(flatten)]
@@ -249,6 +255,7 @@ impl Cli {
             Command::Experiment(command) => command.run(),
             Command::Migrate(args) => args.run(),
             Command::Failover(args) => args.run(),
+            Command::Rename(args) => args.run(),
             Command::Compare { a, b } => {
                 print!("{}", compare::compare(&Report::read(&a)?, &Report::read(&b)?));
                 Ok(ExitCode::SUCCESS)
@@ -271,6 +278,8 @@ impl ReplayArgs {
             seed: self.seed,
             record_acks: self.record_acks.clone(),
             trace_name: self.trace.to_string(),
+            think: Duration::from_micros(self.think_us.into()),
+            keep_roots: false,
         };
         ranks::replay(&self, &trace, &options)
     }

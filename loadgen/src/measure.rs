@@ -150,3 +150,26 @@ impl Span {
 pub fn rate(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
+
+/// The middle one, or between the two in the middle; 0 of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        let medians = [median(&[]), median(&[3.0]), median(&[9.0, 1.0, 3.0]), median(&[4.0, 1.0, 2.0, 100.0])];
+        assert_eq!(medians, [0.0, 3.0, 3.0, 3.0]);
+    }
+}

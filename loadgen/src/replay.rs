@@ -3,11 +3,13 @@
 pub mod acks;
 mod client;
 mod perform;
+mod think;
 pub mod verify;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
@@ -40,6 +42,10 @@ pub struct Options {
     pub record_acks: Option<PathBuf>,
     /// The trace's name, for that file.
     pub trace_name: String,
+    /// How long a client computes after each operation; slept in portions, and no part of any latency.
+    pub think: Duration,
+    /// Leaves the clients' own directories, also where the last phase has emptied them.
+    pub keep_roots: bool,
 }
 
 impl Default for Options {
@@ -51,6 +57,8 @@ impl Default for Options {
             seed: 1,
             record_acks: None,
             trace_name: String::new(),
+            think: Duration::ZERO,
+            keep_roots: false,
         }
     }
 }
@@ -108,6 +116,7 @@ struct Tally {
     recorder: Recorder,
     bytes_verified: u64,
     bytes_written: u64,
+    thought: Duration,
     interrupted: bool,
 }
 
@@ -135,11 +144,13 @@ pub fn run<T: Target>(target: &T, trace: &Trace, options: &Options) -> anyhow::R
 
     let mut report = Report::new("replay", target.describe(), options.clients);
     let mut recorder = Recorder::default();
+    let mut thought = Duration::ZERO;
     for (number, tally) in tallies.into_iter().enumerate() {
         let tally = tally.with_context(|| format!("client {number}"))?;
         recorder.merge(tally.recorder);
         report.bytes_verified += tally.bytes_verified;
         report.bytes_written += tally.bytes_written;
+        thought += tally.thought;
         report.interrupted |= tally.interrupted;
     }
     report.latencies_us = recorder.latencies();
@@ -154,5 +165,7 @@ pub fn run<T: Target>(target: &T, trace: &Trace, options: &Options) -> anyhow::R
     shared.mismatches.report(&mut report);
     report.extra.insert("trace".into(), options.trace_name.clone().into());
     report.extra.insert("seed".into(), options.seed.into());
+    report.extra.insert("think_us".into(), (options.think.as_micros() as u64).into());
+    report.extra.insert("think_sum_seconds".into(), thought.as_secs_f64().into());
     Ok(report)
 }

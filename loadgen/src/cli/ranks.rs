@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 use pando_local_cluster::MAX_MDS;
 
 use super::{ClusterArgs, OutputArgs, ReplayArgs, TargetArgs, TargetName};
 use crate::ranks::chaos::Kind;
 use crate::ranks::cluster::{Cluster, Plan};
 use crate::ranks::run::{self, Balancer};
-use crate::ranks::{failover, migrate, multi_mds};
+use crate::ranks::{failover, migrate, multi_mds, rename};
 use crate::replay;
 use crate::trace::{self, PhaseName, Trace};
 
@@ -48,6 +48,7 @@ impl RanksArgs {
     fn options(&self) -> run::Options {
         run::Options {
             spread: self.spread,
+            rotate: None,
             balancer: self.balancer,
             chaos: self.chaos.clone(),
             html: self.html.clone(),
@@ -104,6 +105,16 @@ fn label(target: &TargetArgs, plan: Plan) -> String {
 #[derive(Subcommand)]
 pub(super) enum ExperimentCommand {
     /// The same replay with more and more ranks, each with the same share of a CPU.
+    ///
+    /// After the experiment with many metadata servers on CephFS: clients that build a kernel, each in a tree of its own,
+    /// and metadata servers that have one core each. There every daemon has a machine of its own, and the clients compile
+    /// between their calls. Here all share one machine, so a rank gets only a small share of a CPU (--rank-cpu): so
+    /// little that one rank is the bottleneck, and three leave room for clients, OSDs and mon ("machine %" says how full
+    /// it was, "of share %" whether the ranks were the bottleneck). The data are kept by one OSD in one copy, durably: more
+    /// take CPU from the ranks and say nothing about them. The recordings have no times, so --think-us stands for the
+    /// compiler; with 0 each client always waits for an answer, and the sum of latencies is clients times time whatever
+    /// the ranks do. The default is about five times what one operation takes of a rank at that share: 16 clients keep
+    /// one rank saturated, and two; three serve them nearly without queues.
     MultiMds(MultiMdsArgs),
 }
 
@@ -116,6 +127,7 @@ impl ExperimentCommand {
 }
 
 #[derive(Args)]
+#[command(mut_arg("osds", |arg| arg.default_value("1")), mut_arg("replicas", |arg| arg.default_value("1")))]
 pub(super) struct MultiMdsArgs {
     /// `kernel-small`, `kernel-medium` or a file.
     #[arg(long, default_value = "kernel-medium")]
@@ -130,14 +142,21 @@ pub(super) struct MultiMdsArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [8, 16], value_parser = clap::value_parser!(u32).range(1..=65536))]
     clients: Vec<u32>,
     /// So much of one CPU for each rank, by cgroups; 0 has them as threads of this process without a limit.
-    #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     rank_cpu: u32,
-    /// Splits each client's tree off before the clients come, and deals them over the ranks.
-    #[arg(long)]
+    /// How long a client computes after each operation: slept in portions of 2 ms or more, and no part of any latency.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(0..=60_000_000))]
+    think_us: u32,
+    /// Splits each client's tree off before the clients come, and deals them over the ranks; else they begin at one.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     spread: bool,
-    /// Sets the mode of the balancer.
-    #[arg(long, value_enum, default_value = "auto")]
-    balancer: Balancer,
+    /// Where they cannot be dealt evenly, one of them moves on to the next rank after so many seconds, so that each rank
+    /// is the crowded one in turn; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86400))]
+    rotate: u32,
+    /// Sets the mode of the balancer [default: off if the trees are spread, else auto].
+    #[arg(long, value_enum)]
+    balancer: Option<Balancer>,
     /// How long a call of a client may take, retries included, in seconds.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86400))]
     deadline: u32,
@@ -157,6 +176,7 @@ impl MultiMdsArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let trace = trace::load(&self.trace)?;
         let place = self.cluster.plan()?;
+        let balancer = self.balancer.unwrap_or(if self.spread { Balancer::Off } else { Balancer::Auto });
         let options = multi_mds::Options {
             ranks: self.ranks,
             clients: self.clients.into_iter().map(|clients| clients as usize).collect(),
@@ -167,10 +187,17 @@ impl MultiMdsArgs {
                 phases: self.phases,
                 seed: self.seed,
                 trace_name: self.trace.to_string(),
+                think: Duration::from_micros(self.think_us.into()),
                 ..replay::Options::default()
             },
-            run: run::Options { spread: self.spread, balancer: Some(self.balancer), ..run::Options::default() },
+            run: run::Options {
+                spread: self.spread,
+                rotate: (self.rotate > 0).then(|| Duration::from_secs(self.rotate.into())),
+                balancer: Some(balancer),
+                ..run::Options::default()
+            },
             cluster: place.options.clone(),
+            label: self.cluster.label(),
         };
         let report = multi_mds::run(&options, &trace, self.html.as_ref())?;
         print!("{}", multi_mds::table(&report));
@@ -260,5 +287,53 @@ impl FailoverArgs {
         })?;
         print!("{}", failover::table(&report));
         steady.output.finish(&report)
+    }
+}
+
+#[derive(Args)]
+pub(super) struct RenameArgs {
+    /// Entries below the big directory: files and the directories that hold them.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(2..=100_000_000))]
+    entries: u64,
+    /// So many of them in one directory; the others hold 1000 each.
+    #[arg(long, default_value_t = 100_000)]
+    flat: u64,
+    /// Renames of each of the two directories, in each of the two cases.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    renames: u32,
+    /// Files that are looked at before the big directory is renamed for the first time, so that its rank has them cached.
+    #[arg(long, default_value_t = 50_000)]
+    warm: u64,
+    /// That make the files.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    clients: u32,
+    /// Has each rank as a process of its own.
+    #[arg(long)]
+    processes: bool,
+    /// Writes the report as a page that opens without a network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+impl RenameArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let place = self.cluster.plan()?;
+        let report = rename::run(&rename::Options {
+            entries: self.entries,
+            flat: self.flat,
+            renames: self.renames as usize,
+            warm: self.warm,
+            clients: self.clients as usize,
+            threads: self.output.client_threads.into(),
+            cluster: place.options.clone(),
+            plan: Plan { ranks: 2, processes: self.processes, cpu_percent: None },
+            html: self.html,
+        })?;
+        print!("{}", rename::table(&report));
+        self.output.finish(&report)
     }
 }

@@ -17,13 +17,23 @@ pub use chart::{Curve, Mark, bars, curves};
 /// Rows of the table of migrations; a chaos makes many.
 const MOST_ROWS: usize = 500;
 
+/// Light and dark, as the reader's system has it, and plain on paper. The colours of curves are told apart also without
+/// seeing red and green (Okabe and Ito, "Color Universal Design"), lighter ones where the page is dark.
 const STYLE: &str = "\
-body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1c2430;background:#fff}\
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2rem 0 .5rem}table{border-collapse:collapse;margin:.5rem 0}\
-th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #dde2e8;font-variant-numeric:tabular-nums}\
-th:first-child,td:first-child{text-align:left}th{color:#556070;font-weight:600}td.text{text-align:left}\
-svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#556070}p{max-width:46rem}\
-.bad{color:#b3261e;font-weight:600}";
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#556070;--line:#dde2e8;--page:#fff;--bar:#0072b2;--bad:#b3261e}\
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e4e8ee;--soft:#a3adba;--line:#39424e;--page:#14181e;--bar:#4aa3d8;--bad:#ff8a80}}\
+body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem;color:var(--ink);background:var(--page)}\
+h1{font-size:1.4rem;line-height:1.25}h2{font-size:1.15rem;margin:2rem 0 .5rem}p{max-width:46rem}\
+div.wide{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0 1rem}\
+th,td{padding:.2rem .7rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);font-variant-numeric:tabular-nums}\
+th{color:var(--soft);font-weight:600}.n{text-align:right}p.bad{color:var(--bad);font-weight:600}\
+svg{display:block;width:100%;height:auto;margin:.5rem 0 1rem}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}\
+.grid{stroke:var(--line)}.axis{stroke:var(--soft)}.bar{fill:var(--bar)}.curve{fill:none;stroke-width:1.8}\
+.c0{stroke:#0072b2}.c1{stroke:#d55e00}.c2{stroke:#009e73}.c3{stroke:#cc79a7}.c4{stroke:#e69f00}.c5{stroke:#56b4e9}\
+@media screen and (prefers-color-scheme:dark){.c0{stroke:#4aa3d8}.c1{stroke:#ff8b3d}.c2{stroke:#2fc79a}.c3{stroke:#e3a3c6}.c4{stroke:#ffc04d}.c5{stroke:#a5dcff}}\
+.mark path{fill:var(--page);stroke:var(--soft)}.failure path{fill:var(--ink);stroke:var(--ink)}\
+.through{stroke:var(--soft);stroke-width:.7;stroke-dasharray:1 3}.failure .through{stroke:var(--ink)}\
+@media print{body{max-width:none}svg,tr{break-inside:avoid}}";
 
 /// A page in the making.
 pub struct Page {
@@ -66,17 +76,32 @@ impl Page {
         self
     }
 
-    /// A table. Cells are plain text; the first column is to the left.
+    /// Something that is not as it must be.
+    pub fn bad(&mut self, text: &str) -> &mut Self {
+        let _ = writeln!(self.body, "<p class=\"bad\">{}</p>", escaped(text));
+        self
+    }
+
+    /// A table, if need be without a head. Cells are plain text; columns of numbers are to the right.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> &mut Self {
-        let cells = |tag: &str, cells: &mut dyn Iterator<Item = String>| {
-            cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(&cell))).collect::<String>()
+        let numeric = |column: usize| {
+            let mut cells = rows.iter().filter_map(|row| row.get(column)).map(String::as_str);
+            cells.all(|cell| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()))
         };
-        let head = cells("th", &mut head.iter().map(|cell| (*cell).to_owned()));
-        let _ = writeln!(self.body, "<table><thead><tr>{head}</tr></thead><tbody>");
-        for row in rows {
-            let _ = writeln!(self.body, "<tr>{}</tr>", cells("td", &mut row.iter().cloned()));
+        let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
+            let class = |column| if numeric(column) { " class=\"n\"" } else { "" };
+            let cell = |(column, cell)| format!("<{tag}{}>{}</{tag}>", class(column), escaped(cell));
+            cells.enumerate().map(cell).collect::<String>()
+        };
+        self.body.push_str("<div class=\"wide\"><table>");
+        if !head.is_empty() {
+            let _ = writeln!(self.body, "<thead><tr>{}</tr></thead>", cells("th", &mut head.iter().copied()));
         }
-        self.body.push_str("</tbody></table>\n");
+        self.body.push_str("<tbody>\n");
+        for row in rows {
+            let _ = writeln!(self.body, "<tr>{}</tr>", cells("td", &mut row.iter().map(String::as_str)));
+        }
+        self.body.push_str("</tbody></table></div>\n");
         self
     }
 
@@ -107,9 +132,62 @@ impl Page {
 /// Microseconds as people say them.
 pub fn time_text(micros: f64) -> String {
     match micros {
-        micros if micros < 1000.0 => format!("{micros:.0} µs"),
-        micros if micros < 1e6 => format!("{:.3} ms", micros / 1e3).replace(".000", ""),
-        micros => format!("{:.2} s", micros / 1e6),
+        micros if micros < 999.5 => format!("{} µs", three_digits(micros)),
+        micros if micros < 999_500.0 => format!("{} ms", three_digits(micros / 1e3)),
+        micros => format!("{} s", three_digits(micros / 1e6)),
+    }
+}
+
+/// More say nothing.
+fn three_digits(value: f64) -> String {
+    match value {
+        value if value >= 99.95 => format!("{value:.0}"),
+        value if value >= 9.995 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// How long operations took, as [`Report`]s hold it.
+pub fn distribution(report: &Report) -> Vec<Bucket> {
+    let buckets = report.extra.get("latency_distribution").cloned().unwrap_or_default();
+    serde_json::from_value(buckets).unwrap_or_default()
+}
+
+/// The picture of it.
+pub fn latency_bars(distribution: &[Bucket]) -> String {
+    let columns: Vec<(String, u64)> =
+        distribution.iter().map(|bucket| (format!("≤ {}", time_text(bucket.up_to_us)), bucket.count)).collect();
+    bars(&columns, "latency: up to this, and longer than the column before", "operations")
+}
+
+/// The moments in which subtrees got another owner.
+pub fn marks(observed: &Observed) -> Vec<Mark> {
+    let mark = |migration: &observe::Migration| {
+        let name = observe::name(migration.subtree, &migration.path);
+        let (from, to, second) = (migration.from, migration.to, migration.second);
+        let why = migration.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let text = format!("{second:.2} s: {name} from rank {from} to rank {to}{why}");
+        Mark { at: second, text, failure: migration.failure }
+    };
+    observed.migrations.iter().map(mark).collect()
+}
+
+/// A curve for each rank.
+pub fn of_ranks(observed: &Observed, value: fn(&observe::Sample) -> f64) -> Vec<Curve> {
+    let curve = |rank: &observe::RankSeries| Curve {
+        name: format!("rank {}", rank.rank),
+        points: rank.series.iter().map(|sample| (sample.second, value(sample))).collect(),
+    };
+    observed.ranks.iter().map(curve).collect()
+}
+
+/// Says what the marks are.
+pub fn about_marks(page: &mut Page, observed: &Observed) {
+    if !observed.migrations.is_empty() {
+        page.text(
+            "Triangles on top: migrations of subtrees; filled ones because a rank went down. What moved where shows under \
+             the pointer.",
+        );
     }
 }
 
@@ -121,35 +199,15 @@ fn number(report: &Report, name: &str) -> Option<f64> {
 pub fn replay(report: &Report, observed: &Observed) -> anyhow::Result<Page> {
     let mut page = Page::new(&format!("{} on {}", report.workload, report.target));
     figures(&mut page, report, observed);
-    let marks: Vec<Mark> = observed
-        .migrations
-        .iter()
-        .map(|migration| {
-            let name = observe::name(migration.subtree, &migration.path);
-            let (from, to, second) = (migration.from, migration.to, migration.second);
-            let why = migration.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            Mark { at: second, text: format!("{second:.2} s: {name} from rank {from} to rank {to}{why}") }
-        })
-        .collect();
-    let of_each = |value: fn(&observe::Sample) -> f64| -> Vec<Curve> {
-        let curve = |rank: &observe::RankSeries| Curve {
-            name: format!("rank {}", rank.rank),
-            points: rank.series.iter().map(|sample| (sample.second, value(sample))).collect(),
-        };
-        observed.ranks.iter().map(curve).collect()
-    };
+    let marks = marks(observed);
     page.heading("Throughput of each rank");
-    page.text("Operations per second over time; a thin line marks each migration (its name shows under the pointer).");
-    page.picture(&curves(&of_each(|sample| sample.ops_per_s), &marks, "operations/s"));
+    about_marks(&mut page, observed);
+    page.picture(&curves(&of_ranks(observed, |sample| sample.ops_per_s), &marks, "operations per second"));
     page.heading("How busy each rank was");
-    page.picture(&curves(&of_each(|sample| f64::from(sample.busy_permille) / 10.0), &[], "% of its time"));
+    let busy = of_ranks(observed, |sample| f64::from(sample.busy_permille) / 10.0);
+    page.picture(&curves(&busy, &[], "time with work, in %"));
     page.heading("Latency of operations");
-    page.text("How many operations took so long, by powers of two. The height is the logarithm of the number.");
-    let distribution = report.extra.get("latency_distribution").cloned().unwrap_or_default();
-    let buckets: Vec<Bucket> = serde_json::from_value(distribution).unwrap_or_default();
-    let columns: Vec<(String, u64)> =
-        buckets.iter().map(|bucket| (format!("≤ {}", time_text(bucket.up_to_us)), bucket.count)).collect();
-    page.picture(&bars(&columns));
+    page.picture(&latency_bars(&distribution(report)));
     latencies(&mut page, report);
     migrations(&mut page, observed);
     Ok(page)
@@ -185,10 +243,10 @@ fn figures(page: &mut Page, report: &Report, observed: &Observed) {
     let place =
         format!("{} {}, {} cores, {}", environment.os, environment.version, environment.cores, environment.build);
     rows.push(vec!["where".to_owned(), place]);
-    page.table(&["", ""], &rows);
+    page.table(&[], &rows);
     for mismatch in &report.first_mismatches {
         let (client, line, operation) = (mismatch.client, mismatch.line, &mismatch.operation);
-        page.text(&format!(
+        page.bad(&format!(
             "Mismatch: client {client}, line {line}: {operation}: expected {}, got {}",
             mismatch.expected, mismatch.got
         ));
@@ -196,7 +254,7 @@ fn figures(page: &mut Page, report: &Report, observed: &Observed) {
 }
 
 fn latencies(page: &mut Page, report: &Report) {
-    let micros = |value: f64| format!("{value:.1}");
+    let micros = time_text;
     let rows: Vec<Vec<String>> = report
         .latencies_us
         .iter()
@@ -204,7 +262,7 @@ fn latencies(page: &mut Page, report: &Report) {
             vec![name.clone(), l.count.to_string(), micros(l.p50), micros(l.p90), micros(l.p99), micros(l.max)]
         })
         .collect();
-    page.table(&["operation", "count", "p50 µs", "p90 µs", "p99 µs", "max µs"], &rows);
+    page.table(&["operation", "count", "p50", "p90", "p99", "longest"], &rows);
     let rows: Vec<Vec<String>> = report
         .phases
         .iter()

@@ -59,6 +59,9 @@ pub struct Migration {
     pub map_epoch: u64,
     /// Why, where the balancer or the map tells; else null: somebody asked for it.
     pub reason: Option<String>,
+    /// Its owner went down.
+    #[serde(default)]
+    pub failure: bool,
 }
 
 /// All that was seen.
@@ -162,6 +165,7 @@ impl Seen {
                         from: before.owner.0,
                         to: subtree.owner.0,
                         map_epoch: map.epoch.0,
+                        failure: reason.is_some(),
                         reason,
                     });
                 }

@@ -12,7 +12,9 @@ use super::chaos::{Chaos, Deeds, Kind};
 use super::cluster::Cluster;
 use super::html;
 use super::observe::{Observed, Observer};
+use super::rotate::Rotation;
 use super::tree::Tree;
+use super::usage::{Usage, Used};
 use crate::replay;
 use crate::report::{Mismatch, Report};
 use crate::target::pando::Pando;
@@ -50,6 +52,8 @@ impl Balancer {
 pub struct Options {
     /// Splits each client's tree off before the clients come, and deals them over the ranks.
     pub spread: bool,
+    /// If they are spread and cannot be dealt evenly: after each such time one of them moves on to the next rank.
+    pub rotate: Option<Duration>,
     /// Sets the balancer's mode; `None` leaves it.
     pub balancer: Option<Balancer>,
     /// Happens meanwhile.
@@ -95,7 +99,11 @@ pub fn replay(
     let before = cpu();
     let observer = Observer::start(mons)?;
     let chaos = Chaos::start(&options.chaos, replayed.seed, replayed.clients, mons, cluster)?;
+    let rotation = Rotation::start(options.rotate.filter(|_| options.spread), replayed.clients, mons)?;
+    let usage = Usage::now();
     let outcome = replay::run(target, trace, replayed);
+    let used = Usage::now().since(&usage);
+    rotation.finish();
     let deeds = chaos.finish();
     let observed = observer.finish();
     let mut report = outcome?;
@@ -105,11 +113,17 @@ pub fn replay(
         }
         _ => observed.cpu_seconds(),
     };
+    note_usage(&mut report, &used);
     note(&mut report, &observed, &cpu, (!options.chaos.is_empty()).then_some(&deeds))?;
     if let Some(file) = &options.html {
         html::replay(&report, &observed)?.write(file)?;
     }
     Ok((report, observed))
+}
+
+fn note_usage(report: &mut Report, used: &Used) {
+    report.extra.insert("own_cpu_seconds".into(), used.own_cpu.as_secs_f64().into());
+    report.extra.insert("machine_busy_percent".into(), used.machine_busy_percent.into());
 }
 
 /// Puts all that into the report.

@@ -104,16 +104,15 @@ impl Tree {
         }
     }
 
+    /// Those that may get subtrees, in order.
+    pub fn ranks(&self) -> Vec<Rank> {
+        let map = self.client.map();
+        map.ranks.iter().filter(|(_, rank)| rank.up && !rank.draining).map(|(rank, _)| *rank).collect()
+    }
+
     /// Splits the clients' trees off before they come, and deals them over the ranks that are up.
     pub async fn spread(&self, clients: usize) -> Result<(), Error> {
-        let ranks: Vec<Rank> = self
-            .client
-            .map()
-            .ranks
-            .iter()
-            .filter(|(_, rank)| rank.up && !rank.draining)
-            .map(|(rank, _)| *rank)
-            .collect();
+        let ranks = self.ranks();
         for (client, rank) in (0..clients).zip(ranks.iter().cycle()) {
             let path = format!("/client-{client}");
             self.make_dir(&path).await?;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pando_proto::Errno;
 
+use super::think::Thinking;
 use super::{Shared, Tally, client_seed};
 use crate::progress::Ticker;
 use crate::report::Mismatch;
@@ -97,6 +98,7 @@ impl<T: Target> Client<'_, T> {
     async fn phase(&mut self, index: usize, phase: &Phase) {
         let shared = self.shared;
         let mut ticker = Ticker::new(&shared.bar);
+        let mut thinking = Thinking::new(shared.options.think);
         let start = Instant::now();
         for operation in &phase.operations {
             if self.tally.interrupted {
@@ -109,7 +111,9 @@ impl<T: Target> Client<'_, T> {
                 Ok(()) => self.acknowledge(operation),
                 Err(wrong) => self.mismatch(operation, wrong),
             }
+            thinking.after_one().await;
         }
+        self.tally.thought += thinking.slept;
         let open: Vec<_> = self.state.handles.keys().copied().collect();
         for handle in open {
             if let Some(handle) = self.state.closed(handle) {
@@ -157,7 +161,8 @@ impl<T: Target> Client<'_, T> {
         if self.tally.interrupted {
             return Ok(self.tally);
         }
-        let ended = self.shared.options.phases.last() == Some(&PhaseName::Remove);
+        let options = self.shared.options;
+        let ended = options.phases.last() == Some(&PhaseName::Remove) && !options.keep_roots;
         if ended && self.shared.acks.is_none() && self.shared.mismatches.count() == 0 {
             let removed = self.session.remove_root().await;
             // The root of a subtree stays until somebody merges it away.

@@ -51,7 +51,8 @@ fn subtrees_that_move_under_a_replay_lose_nothing() {
 
 #[test]
 fn ranks_killed_under_a_replay_lose_nothing() {
-    let (report, _) = replay(200, "--clients 4 --ranks 3 --spread --chaos moves,kill --seed 2");
+    // The pauses make it last long enough on any machine.
+    let (report, _) = replay(200, "--clients 4 --ranks 3 --spread --chaos moves,kill --seed 2 --think-us 3000");
     assert_eq!(report.mismatches, 0, "{:?}", report.first_mismatches);
     assert!(report.extra["chaos"]["kills"].as_u64().unwrap() > 0, "{:?}", report.extra["chaos"]);
 }
@@ -94,16 +95,58 @@ fn a_subtree_that_moves_to_and_fro_fails_no_request() {
 fn more_ranks_replay_the_same_and_fill_the_table() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("trace"), crate::crash::trace_text(30)).unwrap();
-    let words = "experiment multi-mds --trace trace --phases unpack,build --ranks 1,2 --clients 2 --rank-cpu 0 --spread \
-                 --balancer off --engine memory --osds 1 --replicas 1 --json report.json --html report.html";
+    let words = "experiment multi-mds --trace trace --phases unpack,build --ranks 1,2 --clients 3 --rank-cpu 0 --spread \
+                 --rotate 1 --think-us 20000 --engine memory --json report.json --html report.html";
     let output = loadgen(words, dir.path());
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{out}\n{}", String::from_utf8_lossy(&output.stderr));
     let report = Report::read(&dir.path().join("report.json")).unwrap();
     let rows = report.extra["rows"].as_array().unwrap();
     let numbers: Vec<_> = rows.iter().map(|row| (row["clients"].as_u64(), row["ranks"].as_u64())).collect();
-    assert_eq!((report.mismatches, numbers), (0, vec![(Some(2), Some(1)), (Some(2), Some(2))]));
+    assert_eq!((report.mismatches, numbers), (0, vec![(Some(3), Some(1)), (Some(3), Some(2))]));
     assert!(rows[1]["time_ratio"].as_f64().unwrap() > 0.0 && out.contains("latency sum s"), "{out}");
+    for part in [
+        "1 osd, 1 replicas, memory",
+        "ranks are threads",
+        "dealt over the ranks",
+        "compute 20000 us",
+        "moving on every 1 s",
+        "of share %",
+    ] {
+        assert!(out.contains(part), "the head says what the figures depend on, also {part}: {out}");
+    }
+    for row in rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        let thought = number("think_sum_seconds");
+        assert!(thought > 0.0 && thought < 3.0 * number("seconds") && number("other_cpu_seconds") > 0.0, "{row}");
+        assert!(row["share_used_percent"].is_null(), "there is no share: {row}");
+    }
+    assert_eq!(rows[0]["migrations"], 0, "there is no other rank");
+    assert!(rows[1]["migrations"].as_u64().unwrap() > 0, "three trees on two ranks take turns");
+    let html = std::fs::read_to_string(dir.path().join("report.html")).unwrap();
+    assert_eq!(html.matches("<svg").count(), 4, "throughput and latencies of each run");
+}
+
+#[test]
+fn a_large_directory_goes_to_another_rank_and_back_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "rename --entries 2500 --flat 400 --renames 3 --warm 100 --engine memory --osds 1 --replicas 1 \
+                 --json report.json --html report.html";
+    let output = loadgen(words, dir.path());
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}\n{}", String::from_utf8_lossy(&output.stderr));
+    let report = Report::read(&dir.path().join("report.json")).unwrap();
+    assert_eq!((report.mismatches, &report.extra["entries"]), (0, &2500.into()));
+    let cases = report.extra["cases"].as_array().unwrap();
+    let names: Vec<_> = cases.iter().map(|row| row["case"].as_str().unwrap()).collect();
+    assert_eq!(names, ["again", "first"]);
+    for row in cases {
+        for all in ["big_ms", "empty_ms"] {
+            assert_eq!(row[all].as_array().unwrap().len(), 3, "{row}");
+        }
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(out.contains("for the first time (split off first)"), "{out}");
 }
 
 #[test]

@@ -45,6 +45,23 @@ fn phases_may_be_replayed_one_by_one() {
 }
 
 #[test]
+fn clients_think_and_do_not_call_it_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = loadgen::trace::parse(crate::crash::trace_text(60).as_bytes()).unwrap();
+    let think = std::time::Duration::from_millis(1);
+    let options = Options { think, phases: vec![PhaseName::Unpack, PhaseName::Build], ..options(2) };
+    let report = replay::run(&Posix::new(dir.path()), &trace, &options).unwrap();
+    assert_eq!(report.mismatches, 0, "{:?}", report.first_mismatches);
+    let (thought, waited) = ("think_sum_seconds", "client_latency_sum_seconds");
+    let [thought, waited] = [thought, waited].map(|name| report.extra[name].as_f64().unwrap());
+    let asked = report.operations as f64 * think.as_secs_f64();
+    // A phase ends with a pause saved up and not slept, or with one that was too long.
+    assert!(thought > 0.9 * asked && thought < asked + 6.0, "{thought} of {asked}");
+    assert!(report.seconds >= thought / 2.0 && waited < 2.0 * report.seconds - 0.9 * thought, "{waited}, {thought}");
+    assert_eq!(report.extra["think_us"], 1000);
+}
+
+#[test]
 fn another_seed_means_other_bytes() {
     let dir = tempfile::tempdir().unwrap();
     replay(dir.path(), &Options { phases: vec![PhaseName::Unpack], ..options(1) });

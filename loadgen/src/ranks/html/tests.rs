@@ -14,6 +14,7 @@ fn observed() -> Observed {
         to: 1,
         map_epoch: 40,
         reason: Some("mds.0 is saturated".to_owned()),
+        failure: false,
     };
     Observed { ranks: vec![series(0), series(1)], migrations: vec![migration], ..Observed::default() }
 }
@@ -38,8 +39,27 @@ fn a_page_holds_all_and_needs_nothing() {
 }
 
 #[test]
+fn columns_of_numbers_are_to_the_right() {
+    let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+    let mut page = Page::new("");
+    page.table(&["name", "n", "why"], &[row(["a", "1.5 s", "3 apples"]), row(["2", "-", "none"])]);
+    let text = page.text_of_file();
+    assert!(text.contains("<th>name</th><th class=\"n\">n</th><th>why</th>"), "{text}");
+    assert!(text.contains("<td>2</td><td class=\"n\">-</td><td>none</td>"), "{text}");
+}
+
+#[test]
+fn pages_follow_the_readers_light_or_dark() {
+    let text = Page::new("").picture(&curves(&[], &[], "")).picture(&latency_bars(&[])).text_of_file();
+    assert!(text.contains("color-scheme:light dark") && text.contains("prefers-color-scheme:dark"));
+    let body = text.split("<body>").nth(1).unwrap();
+    for fixed in ["#000", "#fff", "black", "white"] {
+        assert!(!body.contains(fixed), "{fixed} cannot be seen on every page");
+    }
+}
+
+#[test]
 fn times_are_shown_in_their_unit() {
-    assert_eq!(time_text(512.0), "512 µs");
-    assert_eq!(time_text(8192.0), "8.192 ms");
-    assert_eq!(time_text(3_500_000.0), "3.50 s");
+    let texts = [0.25, 512.0, 999.7, 8192.0, 131_072.0, 999_999.0, 3_500_000.0, 41_000_000.0].map(time_text);
+    assert_eq!(texts, ["0.25 µs", "512 µs", "1.00 ms", "8.19 ms", "131 ms", "1.00 s", "3.50 s", "41.0 s"]);
 }
