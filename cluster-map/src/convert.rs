@@ -372,6 +372,8 @@ impl Subtree {
             spread: self.spread,
             last_move: self.last_move,
             automatic: self.automatic,
+            since: self.since.0,
+            taken_from: self.taken_from.map(|rank| rank.0),
         }
     }
 
@@ -392,6 +394,8 @@ impl Subtree {
             spread: proto.spread,
             last_move: proto.last_move,
             automatic: proto.automatic,
+            since: Epoch(proto.since),
+            taken_from: proto.taken_from.map(Rank),
         })
     }
 }

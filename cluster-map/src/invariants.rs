@@ -56,6 +56,7 @@ fn check_subtrees(map: &ClusterMap) -> Check {
         require(if subtree.move_id == 0 { still } else { goes }, "a move is between ranks that are up", detail)?;
         let past = subtree.move_id.max(subtree.last_move) <= map.epoch.0;
         require(past, "a move's id is an epoch of the map", detail)?;
+        require(subtree.since <= map.epoch, "what was reached is of the past (R19)", detail)?;
     }
     Ok(())
 }
@@ -219,6 +220,8 @@ fn check_owner_step(before: &ClusterMap, after: &ClusterMap) -> Check {
         let detail = || format!("{id}: {subtree:?} -> {new:?}");
         require(new.epoch >= subtree.epoch, "subtree epochs never fall (R11)", detail)?;
         require(same || new.epoch > subtree.epoch, "another owner is another epoch (I3)", detail)?;
+        let since = if new.epoch == subtree.epoch { subtree.since } else { after.epoch };
+        require(new.since == since, "it is known since when an epoch is (R19)", detail)?;
         require(new.route >= subtree.route, "routes never fall (R16)", detail)?;
         require(new.root == subtree.root, "a subtree keeps its root", detail)?;
         require(new.split_from == subtree.split_from, "a subtree keeps its origin (R10)", detail)?;

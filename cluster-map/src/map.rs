@@ -233,6 +233,11 @@ pub struct Subtree {
     pub last_move: u64,
     /// Split off by the balancer or for a rename: it may be merged back when it is idle.
     pub automatic: bool,
+    /// The map's epoch in which `epoch` was reached; 0 if it is not known. Sessions that were born in it or later have
+    /// nothing from an owner before (R19).
+    pub since: Epoch,
+    /// Its owner before, if it was taken over because that went down, and has not moved since. For people.
+    pub taken_from: Option<Rank>,
 }
 
 /// Descriptions of the sessions of ranks begin so.
@@ -316,6 +321,37 @@ impl ClusterMap {
     /// The root subtree, once a rank has registered.
     pub fn root_subtree(&self) -> Option<&Subtree> {
         self.subtrees.get(&ROOT_SUBTREE)
+    }
+
+    /// Where a subtree's root is, for people: as far as the map can tell, and `...` for directories that it does not
+    /// know, those between the root of the parent and the name.
+    pub fn path_of(&self, id: SubtreeId) -> Vec<u8> {
+        let mut line = Vec::new();
+        let mut next = Some(id);
+        // The parents form no cycle (R17); a map from outside may claim so.
+        while let Some((at, subtree)) = next.and_then(|id| Some((id, self.subtrees.get(&id)?)))
+            && line.len() <= self.subtrees.len()
+        {
+            line.push((at, subtree));
+            next = subtree.parent;
+        }
+        let mut path = Vec::new();
+        let mut above: Option<&Subtree> = None;
+        for (_, subtree) in line.into_iter().rev() {
+            if let Some(above) = above {
+                let named = [b"/", &subtree.name[..]].concat();
+                let hint = subtree.path_hint.strip_prefix(&path[..]);
+                // Of the time of the split: as good as its both ends are.
+                let hint = hint.filter(|rest| rest.starts_with(b"/") && rest.ends_with(&named));
+                match hint {
+                    _ if subtree.parent_dir == Some(above.root) => path.extend(named),
+                    Some(rest) => path.extend_from_slice(rest),
+                    None => path.extend([b"/...", &named[..]].concat()),
+                }
+            }
+            above = Some(subtree);
+        }
+        if path.is_empty() { b"/".to_vec() } else { path }
     }
 
     /// The subtrees that hang directly on another.
@@ -414,3 +450,6 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ pub const ALL: [Definition; 8] = [
     },
     Definition {
         name: SESSION_TIMEOUT_MILLIS,
-        default: 300_000,
+        default: 60_000,
         min: 5_000,
         max: 86_400_000,
         help: "silence after which a client session is evicted, in milliseconds",

@@ -69,9 +69,14 @@ impl ClusterMap {
             Command::FinishTransactions(command) => transaction::finish(self, command),
         }?;
         if changed {
-            self.epoch = Epoch(self.epoch.0 + 1);
+            self.epoch = self.next_epoch();
         }
         Ok(CommandResult { epoch: self.epoch, value })
+    }
+
+    /// Of the map with what is being applied.
+    fn next_epoch(&self) -> Epoch {
+        Epoch(self.epoch.0 + 1)
     }
 
     /// Whether the cluster was created.

@@ -181,8 +181,9 @@ pub(super) fn override_pg(map: &mut ClusterMap, command: ConfirmMember) -> Appli
     pg.config += 1;
     pg.forgiven = pg.config;
     if id.pool == METADATA_POOL {
+        let now = map.next_epoch();
         for subtree in map.subtrees.values_mut() {
-            subtree.hand_to(subtree.owner);
+            subtree.hand_to(subtree.owner, now);
         }
     }
     placement::fill(map);

@@ -35,30 +35,35 @@ pub(super) fn register(map: &mut ClusterMap, command: &RegisterRank) -> Applied 
     }
     map.ranks.insert(rank, info);
     if restarted {
+        let now = map.next_epoch();
         // Fences the old process (R2, R3). What was on its way to it has lost its copy there.
         for subtree in map.subtrees.values_mut() {
             if subtree.owner == rank {
-                subtree.hand_to(rank);
+                subtree.hand_to(rank, now);
             } else if subtree.move_id != 0 && subtree.moving_to == rank {
                 subtree.stay();
             }
         }
     }
-    map.subtrees.entry(ROOT_SUBTREE).or_insert_with(|| root(rank));
+    let since = map.next_epoch();
+    map.subtrees.entry(ROOT_SUBTREE).or_insert_with(|| root(rank, since));
     take_orphans(map, rank);
     Ok((true, value))
 }
 
-fn root(owner: Rank) -> Subtree {
-    Subtree { root: Ino::ROOT, owner, epoch: Epoch(1), path_hint: b"/".to_vec(), route: 1, ..Subtree::default() }
+fn root(owner: Rank, since: Epoch) -> Subtree {
+    let path_hint = b"/".to_vec();
+    Subtree { root: Ino::ROOT, owner, epoch: Epoch(1), path_hint, route: 1, since, ..Subtree::default() }
 }
 
 /// Subtrees whose owner went down when no other rank was up.
 fn take_orphans(map: &mut ClusterMap, rank: Rank) {
+    let now = map.next_epoch();
     let ranks = &map.ranks;
     let is_up = |rank: &Rank| ranks.get(rank).is_some_and(|info| info.up);
     for subtree in map.subtrees.values_mut().filter(|subtree| !is_up(&subtree.owner)) {
-        subtree.hand_to(rank);
+        let before = subtree.owner;
+        subtree.take_over(rank, now, before);
     }
 }
 
@@ -107,6 +112,7 @@ fn give_away(map: &mut ClusterMap, from: Rank, command: &RankDown) {
             *count += 1;
         }
     }
+    let now = map.next_epoch();
     let named: BTreeMap<u64, Rank> = command.assignments.iter().map(|one| (one.subtree, Rank(one.rank))).collect();
     let ranks = &map.ranks;
     let drains = |rank: &Rank| ranks.get(rank).is_none_or(|info| info.draining);
@@ -115,7 +121,7 @@ fn give_away(map: &mut ClusterMap, from: Rank, command: &RankDown) {
             || counts.iter().min_by_key(|(rank, count)| (drains(rank), **count, **rank)).map(|(rank, _)| *rank);
         let named = named.get(&id.0).copied().filter(|rank| counts.contains_key(rank));
         let Some(to) = named.or_else(fewest) else { return };
-        subtree.hand_to(to);
+        subtree.take_over(to, now, from);
         *counts.entry(to).or_default() += 1;
     }
 }

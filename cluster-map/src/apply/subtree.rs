@@ -46,10 +46,27 @@ fn check_still(id: SubtreeId, subtree: &Subtree) -> Result<(), CommandError> {
 
 impl Subtree {
     /// Gives it to a rank, under a new epoch. A move that was under way is void (R12).
-    pub(super) fn hand_to(&mut self, rank: Rank) {
+    pub(super) fn hand_to(&mut self, rank: Rank, now: Epoch) {
+        if self.owner != rank {
+            self.taken_from = None;
+        }
         self.owner = rank;
-        self.epoch = Epoch(self.epoch.0 + 1);
+        self.raise(now);
         self.stay();
+    }
+
+    /// The same because `from`, which had it, is down.
+    pub(super) fn take_over(&mut self, rank: Rank, now: Epoch, from: Rank) {
+        self.hand_to(rank, now);
+        if from != rank {
+            self.taken_from = Some(from);
+        }
+    }
+
+    /// Opened anew, in the map's epoch `now`.
+    fn raise(&mut self, now: Epoch) {
+        self.epoch = Epoch(self.epoch.0 + 1);
+        self.since = now;
     }
 
     /// Ends a move without a change of owner.
@@ -103,11 +120,11 @@ fn check_split(command: &SplitSubtree) -> Result<Ino, CommandError> {
 fn add_child(map: &mut ClusterMap, command: &SplitSubtree, parent_id: SubtreeId, root: Ino) -> SubtreeId {
     let id = SubtreeId(map.next_subtree_id);
     map.next_subtree_id += 1;
-    let now = Epoch(map.epoch.0 + 1);
+    let now = map.next_epoch();
     let mut owner = Rank(0);
     let mut split_from = None;
     if let Some(parent) = map.subtrees.get_mut(&parent_id) {
-        parent.epoch = Epoch(parent.epoch.0 + 1);
+        parent.raise(now);
         owner = parent.owner;
         split_from = Some((parent_id, parent.epoch));
     }
@@ -128,6 +145,7 @@ fn add_child(map: &mut ClusterMap, command: &SplitSubtree, parent_id: SubtreeId,
         route: 1,
         split_from,
         automatic: command.automatic,
+        since: now,
         ..Subtree::default()
     };
     map.subtrees.insert(id, child);
@@ -192,13 +210,13 @@ fn remove_child(map: &mut ClusterMap, child_id: SubtreeId, parent_id: SubtreeId,
     }
     let Some(child) = map.subtrees.remove(&child_id) else { return Ok(UNCHANGED) };
     super::transaction::sweep(map);
+    let epoch = map.next_epoch();
     if let Some(parent) = map.subtrees.get_mut(&parent_id) {
-        parent.epoch = Epoch(parent.epoch.0 + 1);
+        parent.raise(epoch);
     }
     // Who was first sent to the parent finds it there; who was sent to the child learns of the merge.
     map.lineage.retain(|entry| entry.merged || entry.child != child_id);
     trim_lineage(map);
-    let epoch = Epoch(map.epoch.0 + 1);
     let merge =
         Lineage { child: child_id, parent: parent_id, epoch, merged: true, child_fence: fence, child_root: child.root };
     map.lineage.push(merge);
@@ -252,9 +270,10 @@ pub(super) fn commit_move(map: &mut ClusterMap, command: CommitMove) -> Applied 
     if subtree.owner.0 != command.from {
         return stale(format!("the owner of {id}"), u64::from(subtree.owner.0), u64::from(command.from));
     }
+    let now = map.next_epoch();
     let subtree = find_mut(map, command.subtree)?;
     subtree.last_move = command.move_id;
-    subtree.hand_to(subtree.moving_to);
+    subtree.hand_to(subtree.moving_to, now);
     Ok(CHANGED)
 }
 

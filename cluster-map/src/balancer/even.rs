@@ -29,7 +29,8 @@ impl Plan<'_> {
     fn try_even(&mut self) -> Result<String, String> {
         let sources: Vec<Rank> = self.busy.keys().copied().collect();
         if self.targets().count() < 2 {
-            return Err("there is only one rank to serve".to_owned());
+            let any = self.targets().next().is_some();
+            return Err(if any { "there is only one rank to serve" } else { "no rank is up to serve" }.to_owned());
         }
         let saturation = f64::from(self.policy.saturation);
         if !sources.iter().any(|rank| self.busy(*rank) >= saturation) {

@@ -191,6 +191,7 @@ impl Decision {
             from: one.from.0,
             to: one.to.0,
             reason: one.reason.clone(),
+            move_id: 0,
         };
         let figure = |figure: &Figure| mon::RankFigure {
             rank: figure.rank.0,

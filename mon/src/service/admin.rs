@@ -1,14 +1,17 @@
 //! For people and tools.
 
 mod pg;
+mod session;
 mod status;
 
 use std::sync::Arc;
 
-use pando_cluster_map::{ClusterMap, Command, CommandResult, CommandValue, RemoveDaemon, SetSetting, settings};
+use pando_cluster_map::{
+    ClusterMap, Command, CommandResult, CommandValue, EndSession, RemoveDaemon, SetSetting, Subtree, settings,
+};
 use pando_proto::mon::admin_service_client::AdminServiceClient;
 use pando_proto::mon::admin_service_server::AdminService;
-use pando_proto::{Error, MAX_MESSAGE_BYTES, PoolId, Rank, Reason, SubtreeId, mon};
+use pando_proto::{ClientId, Error, MAX_MESSAGE_BYTES, PoolId, Rank, Reason, SubtreeId, mon};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -92,7 +95,11 @@ impl AdminService for Admin {
 
     async fn list_subtrees(&self, _: Request<mon::ListSubtreesRequest>) -> Answer<mon::ListSubtreesResponse> {
         let map = self.read().await?;
-        let subtrees = map.subtrees.iter().map(|(id, subtree)| subtree.to_proto(*id)).collect();
+        let shown = |id: SubtreeId, subtree: &Subtree| mon::Subtree {
+            path_hint: map.path_of(id).into(),
+            ..subtree.to_proto(id)
+        };
+        let subtrees = map.subtrees.iter().map(|(id, subtree)| shown(*id, subtree)).collect();
         Ok(Response::new(mon::ListSubtreesResponse { subtrees }))
     }
 
@@ -189,5 +196,22 @@ impl AdminService for Admin {
         }
         let ranks = self.0.ask(|reply| Input::Loads { reply }).await?;
         Ok(Response::new(mon::ListLoadsResponse { ranks }))
+    }
+
+    async fn list_sessions(&self, request: Request<mon::ListSessionsRequest>) -> Answer<mon::ListSessionsResponse> {
+        if let Some((mut client, request)) = self.forward(&request, mon::ListSessionsRequest {}) {
+            return client.list_sessions(request).await;
+        }
+        let map = self.read().await?;
+        let loads = self.0.ask(|reply| Input::Loads { reply }).await?;
+        Ok(Response::new(mon::ListSessionsResponse { sessions: session::list(&map, &loads) }))
+    }
+
+    async fn evict_session(&self, request: Request<mon::EvictSessionRequest>) -> Answer<mon::EvictSessionResponse> {
+        let client_id = request.into_inner().client_id;
+        session::check_eviction(&*self.read().await?, ClientId(client_id))?;
+        tracing::info!(client = client_id, "a session is evicted, as an administrator asked for");
+        let result = self.propose(Command::EndSession(EndSession { client_id })).await?;
+        Ok(Response::new(mon::EvictSessionResponse { map_epoch: result.epoch.0 }))
     }
 }

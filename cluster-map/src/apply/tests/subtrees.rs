@@ -599,3 +599,22 @@ proptest! {
         prop_assert_eq!(ClusterMap::from_proto(&map.to_proto()), Ok(map));
     }
 }
+
+#[test]
+fn a_subtree_tells_whose_it_was_until_it_moves() {
+    let mut map = with_ranks(2);
+    let of_root = |map: &ClusterMap| map.subtrees[&SubtreeId(ROOT)].clone();
+    step(&mut map, &rank_down(0, 1)).unwrap();
+    assert_eq!((of_root(&map).owner, of_root(&map).taken_from), (Rank(1), Some(Rank(0))));
+    // The new owner's restart changes nothing in that.
+    step(&mut map, &register_rank(1, 2)).unwrap();
+    assert_eq!(of_root(&map).taken_from, Some(Rank(0)));
+    step(&mut map, &rank_down(1, 2)).unwrap();
+    step(&mut map, &register_rank(0, 2)).unwrap();
+    assert_eq!((of_root(&map).owner, of_root(&map).taken_from), (Rank(0), Some(Rank(1))), "nobody was up meanwhile");
+    step(&mut map, &register_rank(1, 3)).unwrap();
+    let CommandValue::Move(move_id) = step(&mut map, &start(ROOT, 1)).unwrap().value else { panic!("no move") };
+    let epoch = of_root(&map).epoch.0;
+    step(&mut map, &commit(ROOT, 0, epoch, move_id)).unwrap();
+    assert_eq!((of_root(&map).owner, of_root(&map).taken_from), (Rank(1), None));
+}
