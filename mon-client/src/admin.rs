@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pando_proto::mon::admin_service_client::AdminServiceClient;
-use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PgId, PoolId, Rank, SubtreeId, mon};
+use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PgId, PoolId, Rank, SubtreeId, mon};
 use tonic::transport::Channel;
 
 use crate::MonClient;
@@ -171,6 +171,21 @@ impl AdminClient {
         let request = mon::ListDecisionsRequest { limit };
         let call = |channel| async move { service(channel).list_decisions(request).await };
         self.client.targets().call(self.client.limit(), call).await.map(|response| response.decisions)
+    }
+
+    /// The sessions of clients and ranks.
+    pub async fn list_sessions(&self) -> Result<Vec<mon::SessionInfo>, Error> {
+        let call = |channel| async move { service(channel).list_sessions(mon::ListSessionsRequest {}).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| response.sessions)
+    }
+
+    /// Ends the session of a client. Idempotent. Returns an epoch in which it is gone.
+    ///
+    /// Errors: `UNKNOWN_ID` for an id never given, `IN_USE` for the session of a rank that is up.
+    pub async fn evict_session(&self, client: ClientId) -> Result<Epoch, Error> {
+        let request = mon::EvictSessionRequest { client_id: client.0 };
+        let call = |channel| async move { service(channel).evict_session(request).await };
+        self.client.targets().call(self.client.limit(), call).await.map(|response| Epoch(response.map_epoch))
     }
 
     /// What the ranks said of their load last.

@@ -18,7 +18,8 @@ const START_LIMIT: Duration = Duration::from_secs(2);
 const MAX_DECISIONS: usize = 256;
 /// Subtrees named in one command; the rest goes where the map sends it.
 const MAX_ASSIGNMENTS: usize = 2048;
-/// Of a report: subtrees, hot directories of each, and bytes of a name.
+/// Of a report: sessions, subtrees, hot directories of each, and bytes of a name.
+const MAX_AWAITED: usize = 1024;
 const MAX_SUBTREES: usize = 4096;
 const MAX_HOT: usize = 64;
 const MAX_NAME: usize = 255;
@@ -42,6 +43,8 @@ struct Recorded {
     epoch: Epoch,
     decision: Decision,
     times: u32,
+    /// The last moves that came of it.
+    begun: BTreeMap<SubtreeId, u64>,
 }
 
 /// See the module. Times are boottime.
@@ -55,7 +58,7 @@ pub(crate) struct Balancer {
     /// Decided, not started.
     queue: VecDeque<Move>,
     /// Asked for at this time, not in the map yet.
-    asked: BTreeMap<SubtreeId, Duration>,
+    asked: BTreeMap<SubtreeId, (Rank, Duration)>,
     /// Moves of the map, and when they were first seen.
     under_way: BTreeMap<SubtreeId, (u64, Duration)>,
     hints: BTreeMap<Rank, Hints>,
@@ -64,6 +67,7 @@ pub(crate) struct Balancer {
 
 /// Nothing that a rank sends may take much memory.
 fn bounded(mut load: mon::RankLoad) -> mon::RankLoad {
+    load.awaited.truncate(MAX_AWAITED);
     load.subtrees.truncate(MAX_SUBTREES);
     for subtree in &mut load.subtrees {
         subtree.hot.truncate(MAX_HOT);
@@ -196,7 +200,7 @@ impl Balancer {
         if self.decisions.len() >= MAX_DECISIONS {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(Recorded { at, epoch, decision, times: 1 });
+        self.decisions.push_back(Recorded { at, epoch, decision, times: 1, begun: BTreeMap::new() });
     }
 
     fn look_at_moves(&mut self, now: Duration, map: &ClusterMap) {
@@ -208,7 +212,25 @@ impl Balancer {
         }
         let moves = |id: &SubtreeId| map.subtrees.get(id).is_some_and(|subtree| subtree.move_id != 0);
         self.under_way.retain(|id, _| moves(id));
-        self.asked.retain(|id, since| !moves(id) && now.saturating_sub(*since) < START_LIMIT);
+        self.asked.retain(|id, (_, since)| !moves(id) && now.saturating_sub(*since) < START_LIMIT);
+    }
+
+    /// A move has begun in the map.
+    pub(crate) fn began(&mut self, id: SubtreeId, to: Rank, move_id: u64) {
+        // It may be over before the next look.
+        if move_id != 0 && self.asked.get(&id).is_some_and(|(asked, _)| *asked == to) {
+            self.asked.remove(&id);
+            self.note_begun(id, to, move_id);
+        }
+    }
+
+    /// So that who asks why a subtree is where it is gets the decision that brought it there.
+    fn note_begun(&mut self, id: SubtreeId, to: Rank, move_id: u64) {
+        let planned = |one: &Move| one.subtree == id && one.to == to;
+        let decided = self.decisions.iter_mut().rev().find(|recorded| recorded.decision.moves.iter().any(planned));
+        if let Some(recorded) = decided {
+            recorded.begun.insert(id, move_id);
+        }
     }
 
     /// Moves that do not get on.
@@ -235,7 +257,7 @@ impl Balancer {
             let still = still.is_some_and(|subtree| subtree.owner == next.from && subtree.move_id == 0);
             let may = next.cause == Cause::Drain || next.cause.is_allowed(Policy::of(map).mode);
             if still && may && is_still_wanted(map, &next) && !self.asked.contains_key(&next.subtree) {
-                self.asked.insert(next.subtree, now);
+                self.asked.insert(next.subtree, (next.to, now));
                 let (subtree, to) = (next.subtree.0, next.to.0);
                 commands.push(Command::StartMove(StartMove { subtree, to, to_merge: false }));
             }
@@ -247,7 +269,14 @@ impl Balancer {
     pub(crate) fn decisions(&self, limit: u32) -> Vec<mon::Decision> {
         let limit = if limit == 0 { MAX_DECISIONS } else { limit as usize };
         let newest = self.decisions.iter().rev().take(limit);
-        newest.map(|one| one.decision.to_proto(one.at, one.epoch, one.times)).collect()
+        let told = newest.map(|one| {
+            let mut decision = one.decision.to_proto(one.at, one.epoch, one.times);
+            for planned in &mut decision.moves {
+                planned.move_id = one.begun.get(&SubtreeId(planned.subtree)).copied().unwrap_or_default();
+            }
+            decision
+        });
+        told.collect()
     }
 
     /// What ranks reported last.

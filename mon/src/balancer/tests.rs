@@ -255,3 +255,29 @@ fn assignments_follow_the_reports() {
     // Each weighs 150: 600 and 100 become 800 and 800, or nearly.
     assert_eq!((of(1), of(2)), (1, 5));
 }
+
+#[test]
+fn a_move_that_is_over_at_once_makes_way_for_the_next_and_its_decision_is_known() {
+    let (mut map, mut balancer, mut now) = (map(15), Balancer::default(), SECOND);
+    let first = until_due(&mut balancer, &map, [1000, 0, 0], &mut now);
+    assert_eq!(first.len(), MAX_IN_FLIGHT);
+    for command in &first {
+        let commit = start(&mut map, command);
+        let (Command::StartMove(begun), Command::CommitMove(ended)) = (command, &commit) else { panic!("{commit:?}") };
+        balancer.began(SubtreeId(begun.subtree), Rank(begun.to), ended.move_id);
+        map.apply(&commit).unwrap();
+    }
+    now += SECOND / 10;
+    let next = balancer.due(now, 1, &map);
+    assert_eq!(next.len(), MAX_IN_FLIGHT, "none is under way any more");
+    let decisions = balancer.decisions(0);
+    let Command::StartMove(one) = &first[0] else { panic!("{first:?}") };
+    let planned: Vec<_> = decisions.iter().flat_map(|decision| &decision.moves).collect();
+    let found = planned.iter().find(|planned| planned.subtree == one.subtree).unwrap();
+    assert_eq!(found.move_id, map.subtrees[&SubtreeId(one.subtree)].last_move);
+    // One that somebody else began is not its doing.
+    let Command::StartMove(other) = &next[0] else { panic!("{next:?}") };
+    balancer.began(SubtreeId(other.subtree), Rank(0), 999);
+    let decisions = balancer.decisions(0);
+    assert!(decisions.iter().flat_map(|decision| &decision.moves).all(|planned| planned.move_id != 999));
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pando_cluster_map::{Command, CommandError, CommandResult, CommandValue, invariants, settings};
 use pando_mon_client::Daemon;
-use pando_proto::{Error, Rank, Reason};
+use pando_proto::{Error, Rank, Reason, SubtreeId};
 use raft::eraftpb::{Entry, EntryType, Message};
 
 use super::{Leadership, Node, Pending};
@@ -114,6 +114,9 @@ impl Node {
     fn after(&mut self, command: &Command, result: &CommandResult) {
         if matches!(command, Command::PinSubtree(_) | Command::SpreadSubtree(_) | Command::DrainRank(_)) {
             self.balancer.hurry();
+        }
+        if let (Command::StartMove(start), CommandValue::Move(move_id)) = (command, result.value) {
+            self.balancer.began(SubtreeId(start.subtree), Rank(start.to), move_id);
         }
         let daemon = match (command, result.value) {
             (_, CommandValue::Osd(osd, _)) => Daemon::Osd(osd),

@@ -145,7 +145,7 @@ async fn who_waits_for_a_move_is_told_its_end() {
     // Not longer than the caller does.
     let channel = pando_rpc::channel(&mon.env.net, &mon.address()).unwrap();
     let mut service = mon::admin_service_client::AdminServiceClient::new(channel);
-    let mut request = tonic::Request::new(mon::MoveSubtreeRequest { subtree: 1, to: 0, wait: true });
+    let mut request = tonic::Request::new(mon::MoveSubtreeRequest { subtree: 1, to: 0, wait: true, to_merge: false });
     request.set_timeout(Duration::from_secs(2));
     let since = Instant::now();
     let status = within(service.move_subtree(request)).await.unwrap_err();
