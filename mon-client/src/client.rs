@@ -21,6 +21,8 @@ use crate::{AdminClient, Daemon, MapWatch, heartbeat, watch};
 const LIMIT: Duration = Duration::from_secs(10);
 /// The longest lease plus what the mon adds: a rank's registration may have to wait it out.
 const REGISTER_RANK_LIMIT: Duration = Duration::from_secs(90);
+/// How often it is said that this is waited for.
+const REGISTER_RANK_LOOK: Duration = Duration::from_secs(4);
 
 /// What became of a handover (R12).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,13 +99,22 @@ impl MonClient {
             let request = request.clone();
             async move { service(channel).register_rank(request).await }
         };
-        let deadline = Instant::now() + REGISTER_RANK_LIMIT;
+        let began = Instant::now();
+        let deadline = began + REGISTER_RANK_LIMIT;
         loop {
-            match self.0.targets.call(self.0.limit, call).await {
+            match self.0.targets.call(self.0.limit.min(REGISTER_RANK_LOOK), call).await {
                 Err(error) if error.reason == Reason::Unavailable && Instant::now() < deadline => {
                     // Without a hint no mon answered at all: that is not worth the long wait.
-                    let Some(pause) = error.retry_after else { return Err(error) };
-                    tracing::info!(%error, "the rank's former process may still hold its lease: waiting");
+                    let Some(pause) = error.retry_after else {
+                        if began.elapsed() < self.0.limit {
+                            continue;
+                        }
+                        return Err(error);
+                    };
+                    tracing::warn!(
+                        rank = request.rank, %error,
+                        "waiting; if another process is to go on as this rank, stop this one or give it another --rank"
+                    );
                     tokio::time::sleep(pause).await;
                 }
                 other => return other,
