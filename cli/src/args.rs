@@ -82,6 +82,9 @@ pub enum Command {
     /// What moves subtrees for the sake of load.
     #[command(subcommand)]
     Balancer(BalancerCommand),
+    /// Sessions of clients: who is connected, and for whom others wait.
+    #[command(subcommand)]
+    Session(SessionCommand),
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,11 +379,12 @@ pub enum SubtreeCommand {
     },
     /// Take a pin away.
     Unpin(SubtreeArgs),
-    /// Have the child directories of its root made subtrees and dealt over the ranks.
+    /// Have the child directories of its root, also those made later, made subtrees and dealt over the ranks. At most 256
+    /// of them; the others stay in it.
     Spread {
         #[command(flatten)]
         subtree: SubtreeArgs,
-        /// No longer; what was dealt stays where it is.
+        /// No longer; what was dealt stays where it is until it is merged, by hand or for being idle.
         #[arg(long)]
         off: bool,
     },
@@ -419,6 +423,23 @@ pub enum BalancerCommand {
     Manual,
     /// Subtrees are moved, split and merged as load asks for.
     Auto,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum SessionCommand {
+    /// List them, with the ranks that wait for word from them.
+    Ls,
+    /// End the session of a client that is gone for good: what it has open is closed, what it still asks is refused.
+    Evict {
+        /// Its number, as `7` or `client.7`.
+        #[arg(value_parser = parse_session, value_name = "SESSION")]
+        session: u64,
+    },
+}
+
+fn parse_session(text: &str) -> Result<u64, String> {
+    let number = text.strip_prefix("client.").unwrap_or(text).parse().ok().filter(|id| *id != 0);
+    number.ok_or_else(|| "a session is named by its number, as `7` or `client.7`".to_owned())
 }
 
 fn parse_subtree(text: &str) -> Result<SubtreeName, String> {

@@ -1,6 +1,8 @@
 //! How a verb fails: what is printed, and the exit code.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use pando_proto::{Errno, Reason};
@@ -12,6 +14,10 @@ use crate::output;
 pub enum Failure {
     /// The cluster refused something.
     Operation(pando_proto::Error, Option<&'static str>),
+    /// The cluster is not in the state for it.
+    Refused(pando_proto::Error, Option<&'static str>),
+    /// Nobody serves what was asked for, though the mons answer: so many ranks are up, of so many.
+    NotServed(pando_proto::Error, u32, u32),
     /// Something on this side: a local file, the terminal.
     Local(String),
     /// Nobody reads our output any more: nothing to say.
@@ -43,10 +49,39 @@ impl Failure {
         }
     }
 
+    /// The same where a request that is refused was right as such: it may be granted another time.
+    pub fn by_state(self) -> Self {
+        match self {
+            Self::Operation(error, hint) if error.reason == Reason::InvalidRequest => Self::Refused(error, hint),
+            other => other,
+        }
+    }
+
+    /// The same with what the mons say of the ranks, if they say anything.
+    pub fn seen_by_mons(self, ranks: Option<(u32, u32)>) -> Self {
+        match (self, ranks) {
+            (Self::Operation(error, None), Some((up, of))) => Self::NotServed(error, up, of),
+            (other, _) => other,
+        }
+    }
+
+    /// The same about the one of these paths that is meant: a server knows the way from the root of its subtree only.
+    pub fn at_one_of(self, paths: &[&Path]) -> Self {
+        let Self::Operation(error, hint) = self else { return self };
+        let said = error.path.as_deref().map(|path| path.strip_prefix(b"/").unwrap_or(path).to_vec());
+        let ends = |path: &&&Path| said.as_ref().is_some_and(|said| path.ends_with(OsStr::from_bytes(said)));
+        let found: Vec<_> = paths.iter().filter(ends).collect();
+        match found[..] {
+            [path] => Self::Operation(error, hint).at(path),
+            _ => Self::Operation(error, hint),
+        }
+    }
+
     /// The same about this path: a server that answers about an open file knows none.
     pub fn at(self, path: &Path) -> Self {
         match self {
             Self::Operation(error, hint) => Self::Operation(error.at(path.as_os_str().as_encoded_bytes()), hint),
+            Self::Refused(error, hint) => Self::Refused(error.at(path.as_os_str().as_encoded_bytes()), hint),
             other => other,
         }
     }
@@ -54,8 +89,9 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Operation(error, _) if is_unreachable(error) => 3,
+            Self::NotServed(..) => 3,
             Self::Operation(error, _) if error.reason == Reason::InvalidRequest => 2,
-            Self::Operation(..) | Self::Local(_) => 1,
+            Self::Operation(..) | Self::Refused(..) | Self::Local(_) => 1,
             Self::OutputClosed => 0,
             Self::Usage(_) => 2,
             Self::Printed(code) => *code,
@@ -71,15 +107,27 @@ impl Failure {
 
     fn line(&self) -> Option<String> {
         match self {
-            Self::Operation(error, hint) => Some(operation_line(error, *hint)),
+            Self::Operation(error, hint) | Self::Refused(error, hint) => Some(operation_line(error, *hint)),
+            Self::NotServed(error, up, of) => Some(not_served_line(error, *up, *of)),
             Self::Local(text) | Self::Usage(text) => Some(text.clone()),
             Self::OutputClosed | Self::Printed(_) => None,
         }
     }
 }
 
+/// A rank that says why it does not do it yet has been reached.
 fn is_unreachable(error: &pando_proto::Error) -> bool {
-    matches!(error.reason, Reason::Unavailable | Reason::Timeout | Reason::NotOwner)
+    let answered = error.rank.is_some() && error.errno == Errno::ETIMEDOUT;
+    !answered && matches!(error.reason, Reason::Unavailable | Reason::Timeout | Reason::NotOwner)
+}
+
+fn not_served_line(error: &pando_proto::Error, up: u32, of: u32) -> String {
+    let path = error.path.as_deref().map(|path| format!("{}: ", output::shown(path))).unwrap_or_default();
+    let what = match up {
+        0 => "no metadata server is up; start one (pando-mds), `pando rank ls` lists them".to_owned(),
+        _ => format!("the mons answer, and {up} of {of} metadata servers are up; `pando status` looks"),
+    };
+    format!("{path}{} ({}); {what}", error.message, error.errno)
 }
 
 fn operation_line(error: &pando_proto::Error, hint: Option<&str>) -> String {
@@ -156,6 +204,35 @@ mod tests {
     fn a_request_that_makes_no_sense_is_wrong_usage() {
         let failure = Failure::from(pando_proto::Error::new(Reason::InvalidRequest, "inline_limit takes a number"));
         assert_eq!(failure.exit_code(), 2);
+    }
+
+    #[test]
+    fn what_the_state_of_the_cluster_forbids_is_no_wrong_usage() {
+        let error = pando_proto::Error::new(Reason::InvalidRequest, "mds.2 is being drained");
+        let failure = Failure::from(error).by_state().at(Path::new("/a"));
+        assert_eq!((failure.exit_code(), failure.line().unwrap()), (1, "/a: mds.2 is being drained (EINVAL)".into()));
+    }
+
+    #[test]
+    fn a_path_is_named_as_it_was_given() {
+        let error = || Failure::from(pando_proto::Error::posix(Errno::ENOENT).at(&b"/f"[..]));
+        let line = |paths: &[&str]| error().at_one_of(&paths.iter().map(Path::new).collect::<Vec<_>>()).line().unwrap();
+        assert!(line(&["/zb/f", "x"]).starts_with("/zb/f: "));
+        assert!(line(&["/zb/f", "/c/f"]).starts_with("/f: "), "either may be meant");
+        assert!(line(&["/zb/ff", "x"]).starts_with("/f: "));
+    }
+
+    #[test]
+    fn who_does_not_serve_is_said_as_the_mons_know_it() {
+        let error = || Failure::from(pando_proto::Error::new(Reason::Timeout, "mds.2 does not answer"));
+        let (none, some) = (error().seen_by_mons(Some((0, 3))), error().seen_by_mons(Some((2, 3))));
+        assert_eq!((none.exit_code(), some.exit_code()), (3, 3));
+        assert!(none.line().unwrap().contains("no metadata server is up") && some.line().unwrap().contains("2 of 3"));
+        assert!(error().seen_by_mons(None).line().unwrap().contains("pando up"));
+        let mut slow = pando_proto::Error::new(Reason::Timeout, "2 sessions have not said yet");
+        slow.rank = Some(1);
+        let slow = Failure::from(slow);
+        assert_eq!((slow.exit_code(), slow.line().unwrap().contains("pando up")), (1, false), "a rank has answered");
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             Ok(up) => run(verbs::up::run(up, args.json)),
             Err(text) => Err(Failure::Usage(text)),
         },
-        other => Session::new(&args).and_then(|session| run(dispatch(session, other))),
+        other => Session::new(&args).and_then(|session| run(perform(session, other))),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,26 +52,35 @@ fn run(verb: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     outcome
 }
 
-async fn dispatch(session: Session, command: Command) -> Result<(), Failure> {
+/// Does what a command says. Where nobody answers, the mons may know why.
+async fn perform(session: Session, command: Command) -> Result<(), Failure> {
+    match dispatch(&session, command).await {
+        Err(failure) if failure.exit_code() == 3 => Err(failure.seen_by_mons(session.ranks_up().await)),
+        outcome => outcome,
+    }
+}
+
+async fn dispatch(session: &Session, command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(_) => unreachable!("handled by main"),
-        Command::Ls(args) => verbs::ls::run(&session, args).await,
-        Command::Cat(args) => verbs::cat::run(&session, args).await,
-        Command::Put(args) => verbs::put::run(&session, args).await,
-        Command::Get(args) => verbs::get::run(&session, args).await,
-        Command::Mkdir(args) => verbs::mkdir::run(&session, args).await,
-        Command::Rm(args) => verbs::rm::run(&session, args).await,
-        Command::Mv(args) => verbs::mv::run(&session, args).await,
-        Command::Ln(args) => verbs::ln::run(&session, args).await,
-        Command::Stat(args) => verbs::stat::run(&session, args).await,
-        Command::Df => verbs::df::run(&session).await,
-        Command::Status => verbs::status::run(&session).await,
-        Command::Setting(command) => verbs::setting::run(&session, command).await,
-        Command::Osd(command) => verbs::osd::run(&session, command).await,
-        Command::Pg(command) => verbs::pg::run(&session, command).await,
-        Command::Rank(command) => verbs::rank::run(&session, command).await,
-        Command::Subtree(command) => verbs::subtree::run(&session, command).await,
-        Command::Balancer(command) => verbs::balancer::run(&session, command).await,
+        Command::Ls(args) => verbs::ls::run(session, args).await,
+        Command::Cat(args) => verbs::cat::run(session, args).await,
+        Command::Put(args) => verbs::put::run(session, args).await,
+        Command::Get(args) => verbs::get::run(session, args).await,
+        Command::Mkdir(args) => verbs::mkdir::run(session, args).await,
+        Command::Rm(args) => verbs::rm::run(session, args).await,
+        Command::Mv(args) => verbs::mv::run(session, args).await,
+        Command::Ln(args) => verbs::ln::run(session, args).await,
+        Command::Stat(args) => verbs::stat::run(session, args).await,
+        Command::Df => verbs::df::run(session).await,
+        Command::Status => verbs::status::run(session).await,
+        Command::Setting(command) => verbs::setting::run(session, command).await,
+        Command::Osd(command) => verbs::osd::run(session, command).await.map_err(Failure::by_state),
+        Command::Pg(command) => verbs::pg::run(session, command).await.map_err(Failure::by_state),
+        Command::Rank(command) => verbs::rank::run(session, command).await.map_err(Failure::by_state),
+        Command::Subtree(command) => verbs::subtree::run(session, command).await.map_err(Failure::by_state),
+        Command::Balancer(command) => verbs::balancer::run(session, command).await,
+        Command::Session(command) => verbs::session::run(session, command).await.map_err(Failure::by_state),
     }
 }
 

@@ -15,6 +15,8 @@ use crate::output;
 const DEFAULT_MONS: &str = "127.0.0.1:7100";
 /// For the first answer of a mon, unless `--timeout` says otherwise: a person waits.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// For a look at why a command failed.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
 /// For a call, unless `--timeout` says otherwise.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
@@ -64,6 +66,13 @@ impl Session {
     pub fn admin(&self) -> Result<AdminClient, Failure> {
         let mon = MonClient::new(Arc::new(TcpNet), self.mons.clone())?;
         Ok(mon.with_limit(self.connect_limit()).admin())
+    }
+
+    /// How many ranks are up, and how many there are, if a mon says so at once.
+    pub async fn ranks_up(&self) -> Option<(u32, u32)> {
+        let mon = MonClient::new(Arc::new(TcpNet), self.mons.clone()).ok()?;
+        let status = mon.with_limit(LOOK_LIMIT).admin().status().await.ok()?;
+        Some((status.ranks_up, status.ranks_total))
     }
 
     /// Says who was asked.

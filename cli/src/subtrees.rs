@@ -45,7 +45,7 @@ pub async fn resolve(session: &Session, name: &SubtreeName) -> Result<SubtreeId,
 }
 
 async fn root_at(client: &Client, path: &Path) -> Result<SubtreeId, Failure> {
-    let at = client.locate(path).await?;
+    let at = client.locate(path).await.map_err(|error| Failure::from(error).at(path))?;
     let map = client.map();
     let subtree = map.subtrees.get(&at.subtree);
     if subtree.is_some_and(|subtree| subtree.root == at.ino) {

@@ -436,7 +436,7 @@ fn subtrees_are_split_moved_explained_and_merged() {
     let split = subtree_at(&up.mons, "/a/b").expect("it is listed");
     assert_eq!((&split["parent"], &split["owner"]), (&1.into(), &0.into()));
     let (code, text) = refused(&["subtree", "split", "/a/b"]);
-    assert!(code == 2 && text.contains("/a/b") && text.contains("root of a subtree"), "{text}");
+    assert!(code == 1 && text.contains("/a/b") && text.contains("root of a subtree"), "{text}");
     assert_ne!(refused(&["subtree", "split", "/a/b/c/file"]).0, 0);
     assert_eq!(refused(&["subtree", "split", "/none"]).0, 1);
     assert_eq!(subtrees(&up.mons).len(), 2, "what was refused changes nothing");
@@ -481,6 +481,11 @@ fn nothing_else_is_moved(mons: &str) {
         (&["subtree", "move", "a/b", "1"], 2, "subtree.7"),
         (&["subtree", "pin", "/a/b", "9"], 1, "mds.9"),
         (&["rank", "drain", "9"], 1, "mds.9"),
+        (&["rank", "rm", "9"], 1, "mds.9"),
+        (&["subtree", "explain", "/a/b/none"], 1, "/a/b/none: "),
+        (&["rm", "/a/b/c/none"], 1, "/a/b/c/none: "),
+        (&["session", "evict", "99999"], 1, "client.99999"),
+        (&["session", "evict", "x"], 2, "client.7"),
     ] {
         let (got, text) = refused(args);
         assert!(got == code && text.contains(told), "{args:?}: {got}: {text}");

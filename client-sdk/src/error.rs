@@ -79,6 +79,8 @@ impl Error {
         let cause = last.map(|error| format!(", last: {}", error.message)).unwrap_or_default();
         let message = format!("no answer within {seconds} s{cause}; {outcome}");
         let mut error = pando_proto::Error::new(Reason::Timeout, message);
+        // Somebody did answer, but not with an outcome.
+        error.rank = last.and_then(|last| last.rank);
         if !sent {
             error.reason = Reason::Unavailable;
             error.errno = Errno::ETIMEDOUT;

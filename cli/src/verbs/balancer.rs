@@ -44,7 +44,7 @@ fn fields(decision: &mon::Decision) -> Value {
         .iter()
         .map(|planned| {
             let (subtree, from, to) = (planned.subtree, planned.from, planned.to);
-            json!({"subtree": subtree, "from": from, "to": to, "reason": planned.reason})
+            json!({"subtree": subtree, "from": from, "to": to, "reason": planned.reason, "move_id": planned.move_id})
         })
         .collect();
     let splits: Vec<_> =
@@ -102,7 +102,7 @@ mod tests {
         let decision = mon::Decision {
             map_epoch: 12,
             reason: "mds.0 is saturated".into(),
-            moves: vec![mon::PlannedMove { subtree: 7, from: 0, to: 1, reason: "halves it".into() }],
+            moves: vec![mon::PlannedMove { subtree: 7, from: 0, to: 1, reason: "halves it".into(), move_id: 0 }],
             splits: vec![mon::SplitRequest { subtree: 1, dir: 99 }],
             merges: vec![4],
             ranks: vec![mon::RankFigure { rank: 0, busy_permille: 955, ops_per_s: 1234.4, subtrees: 2 }],

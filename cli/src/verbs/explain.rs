@@ -42,7 +42,7 @@ pub async fn run(session: &Session, path: &Path) -> Result<(), Failure> {
 }
 
 async fn explain(session: &Session, client: &Client, path: &Path) -> Result<Explained, Failure> {
-    let at = client.locate(path).await?;
+    let at = client.locate(path).await.map_err(|error| Failure::from(error).at(path))?;
     let admin = session.admin()?;
     let subtrees = admin.list_subtrees().await?;
     let subtree = subtrees.iter().find(|subtree| subtree.id == at.subtree.0).cloned();
@@ -62,46 +62,45 @@ async fn explain(session: &Session, client: &Client, path: &Path) -> Result<Expl
     Ok(Explained { at, subtree, rank, load, map_epoch, why })
 }
 
-/// As far as pins, the map and the balancer's log (newest first) tell.
+/// As far as the map and the balancer's log (newest first) tell. A decision counts only if the subtree's last move came
+/// of it: whatever is older has been overtaken.
 fn why(subtree: &mon::Subtree, decisions: &[mon::Decision]) -> Why {
-    let owner = Rank(subtree.owner);
-    let moved = |decision: &mon::Decision| {
-        let to_owner = |planned: &&mon::PlannedMove| planned.subtree == subtree.id && planned.to == subtree.owner;
-        let planned = decision.moves.iter().find(to_owner)?;
-        let text = format!("the balancer moved it here from {}: {}", Rank(planned.from), planned.reason);
-        Some(Why { since: Some(decision.at), text })
-    };
-    let split = |decision: &mon::Decision| {
-        let it = |split: &&mon::SplitRequest| (split.subtree, split.dir) == (subtree.split_from, subtree.root_ino);
-        let found = decision.splits.iter().find(it)?;
-        let text = format!("the balancer had it split off from {}: {}", SubtreeId(found.subtree), decision.reason);
-        Some(Why { since: Some(decision.at), text })
-    };
-    // A move that was decided for another owner has been overtaken by what came after.
-    if let Some(why) = decisions.iter().find_map(moved) {
-        return why;
+    if let Some(from) = subtree.taken_from {
+        let text = format!("{} took it over when {} went down", Rank(subtree.owner), Rank(from));
+        return Why { since: None, text };
     }
-    if subtree.last_move == 0
-        && let Some(why) = decisions.iter().find_map(split)
-    {
-        return why;
-    }
-    let text = match subtree {
-        mon::Subtree { pin: Some(pin), .. } if *pin == subtree.owner => format!("it is pinned to {owner}"),
+    let split_from = SubtreeId(subtree.split_from);
+    let found = if subtree.last_move == 0 { split_off(subtree, decisions) } else { moved(subtree, decisions) };
+    let unknown = match subtree {
+        _ if found.is_some() => String::new(),
         mon::Subtree { last_move: 0, split_from: 0, .. } => {
-            "nobody moved it: it was given to the first rank there was, or to this one when another failed".to_owned()
+            "nobody moved it: it is with the first rank there was".into()
         }
-        mon::Subtree { last_move: 0, split_from, .. } => format!(
-            "it was split off from {} and never moved: it stays with that one's rank until that fails",
-            SubtreeId(*split_from)
+        mon::Subtree { last_move: 0, .. } => format!("it was split off from {split_from} there, and never moved"),
+        mon::Subtree { last_move, .. } => format!(
+            "it was moved there by hand, or for a reason that is in the balancer's log no more (move {last_move}, from \
+             map epoch {last_move} on)"
         ),
-        mon::Subtree { last_move, .. } => {
-            format!(
-                "it was last moved by hand or for a drain, from map epoch {last_move} on; a failure may have followed"
-            )
-        }
     };
-    Why { since: None, text }
+    found.unwrap_or(Why { since: None, text: unknown })
+}
+
+fn moved(subtree: &mon::Subtree, decisions: &[mon::Decision]) -> Option<Why> {
+    let last = |one: &&mon::PlannedMove| one.subtree == subtree.id && one.move_id == subtree.last_move;
+    decisions.iter().find_map(|decision| {
+        let planned = decision.moves.iter().find(last)?;
+        let text = format!("the balancer moved it there from {}: {}", Rank(planned.from), planned.reason);
+        Some(Why { since: Some(decision.at), text })
+    })
+}
+
+fn split_off(subtree: &mon::Subtree, decisions: &[mon::Decision]) -> Option<Why> {
+    let it = |split: &&mon::SplitRequest| (split.subtree, split.dir) == (subtree.split_from, subtree.root_ino);
+    decisions.iter().find_map(|decision| {
+        let split = decision.splits.iter().find(it)?;
+        let text = format!("the balancer had it split off from {}: {}", SubtreeId(split.subtree), decision.reason);
+        Some(Why { since: Some(decision.at), text })
+    })
 }
 
 fn state(rank: &mon::Rank) -> &'static str {
@@ -128,6 +127,15 @@ fn json_line(path: &Path, explained: &Explained) -> Result<(), Failure> {
     output::object(object)
 }
 
+fn since(subtree: &mon::Subtree, why: &Why) -> String {
+    match (why.since, subtree.since) {
+        (Some(at), _) => output::time_text(at),
+        // Splits and restarts of the rank begin a new epoch of it as well.
+        (None, 0) => "not known".to_owned(),
+        (None, since) => format!("map epoch {since} or before"),
+    }
+}
+
 fn text(path: &Path, explained: &Explained) -> Result<(), Failure> {
     let Explained { at, subtree, rank, load, map_epoch, why } = explained;
     let shown = |path: &Path| output::shown(path.as_os_str().as_bytes());
@@ -141,7 +149,7 @@ fn text(path: &Path, explained: &Explained) -> Result<(), Failure> {
         ("subtree", format!("{} ({hint}), {inside}", SubtreeId(subtree.id))),
         ("owner", format!("{} at {}, {}", Rank(subtree.owner), rank.address, state(rank))),
         ("epoch", format!("{}, route {}, in map epoch {map_epoch}", subtree.epoch, subtree.route)),
-        ("since", why.since.map_or_else(|| "not in the balancer's log".to_owned(), output::time_text)),
+        ("since", since(subtree, why)),
         ("why", why.text.clone()),
     ];
     if subtree.parent != 0 {
@@ -167,28 +175,36 @@ fn text(path: &Path, explained: &Explained) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn decision(at: i64, subtree: u64, to: u32) -> mon::Decision {
-        let planned = mon::PlannedMove { subtree, from: 0, to, reason: "mds.0 is saturated".to_owned() };
+    fn decision(at: i64, subtree: u64, move_id: u64) -> mon::Decision {
+        let planned = mon::PlannedMove { subtree, from: 0, to: 2, reason: "mds.0 is saturated".to_owned(), move_id };
         mon::Decision { at, moves: vec![planned], ..mon::Decision::default() }
     }
 
     #[test]
-    fn the_newest_decision_for_the_owner_says_why() {
-        let subtree = mon::Subtree { id: 7, owner: 2, last_move: 40, ..mon::Subtree::default() };
-        let decisions = [decision(9, 8, 2), decision(8, 7, 2), decision(7, 7, 2), decision(6, 7, 1)];
+    fn the_decision_of_its_last_move_says_why() {
+        let subtree = mon::Subtree { id: 7, owner: 2, last_move: 40, since: 41, ..mon::Subtree::default() };
+        let decisions = [decision(9, 8, 40), decision(8, 7, 0), decision(7, 7, 40), decision(6, 7, 30)];
         let found = why(&subtree, &decisions);
-        assert_eq!((found.since, found.text.contains("mds.0 is saturated")), (Some(8), true));
+        assert_eq!((found.since, found.text.contains("mds.0 is saturated")), (Some(7), true));
+        // It was moved by hand since, to the same rank.
+        let found = why(&mon::Subtree { last_move: 50, ..subtree.clone() }, &decisions);
+        assert_eq!(found.since, None);
+        assert!(found.text.contains("by hand") && found.text.contains("50"), "{}", found.text);
+        // Its owner failed since.
+        let failed = mon::Subtree { owner: 0, taken_from: Some(2), ..subtree };
+        let found = why(&failed, &decisions);
+        assert_eq!((found.since, found.text.as_str()), (None, "mds.0 took it over when mds.2 went down"));
+        assert_eq!(since(&failed, &found), "map epoch 41 or before");
     }
 
     #[test]
     fn without_a_decision_the_map_says_what_it_knows() {
-        let text = |subtree: &mon::Subtree| why(subtree, &[decision(1, 9, 9)]).text;
         let subtree = mon::Subtree { id: 7, owner: 2, split_from: 3, root_ino: 55, ..mon::Subtree::default() };
-        assert!(text(&subtree).contains("split off from subtree.3"));
+        assert!(why(&subtree, &[decision(1, 9, 9)]).text.contains("split off from subtree.3"));
         let split = mon::SplitRequest { subtree: 3, dir: 55 };
         let decided = mon::Decision { at: 5, splits: vec![split], reason: "hot".into(), ..mon::Decision::default() };
-        assert_eq!(why(&subtree, &[decided]).since, Some(5));
-        assert!(text(&mon::Subtree { pin: Some(2), ..subtree.clone() }).contains("pinned to mds.2"));
-        assert!(text(&mon::Subtree { last_move: 40, ..subtree }).contains("map epoch 40"));
+        assert_eq!(why(&subtree, std::slice::from_ref(&decided)).since, Some(5));
+        assert_eq!(why(&mon::Subtree { last_move: 9, ..subtree }, &[decided]).since, None, "it moved since");
+        assert!(why(&mon::Subtree::default(), &[]).text.contains("first rank"));
     }
 }

@@ -14,6 +14,7 @@ pub mod pg;
 pub mod put;
 pub mod rank;
 pub mod rm;
+pub mod session;
 pub mod setting;
 pub mod stat;
 pub mod status;

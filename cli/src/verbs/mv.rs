@@ -10,7 +10,7 @@ use crate::verbs::into_directory;
 
 pub async fn run(session: &Session, args: MvArgs) -> Result<(), Failure> {
     let client = session.client().await?;
-    let outcome = rename(&client, &args).await;
+    let outcome = rename(&client, &args).await.map_err(|failure| failure.at_one_of(&[&args.from, &args.to]));
     finish(client, outcome.map_err(|failure| failure.hint(Errno::EEXIST, "without `-n` it is replaced"))).await
 }
 

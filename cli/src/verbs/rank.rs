@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use pando_proto::mon::{self, RankState};
-use pando_proto::{Epoch, Rank};
+use pando_proto::{Epoch, Error, Rank, Reason};
 use serde_json::{Value, json};
 
 use crate::args::{RankArgs, RankCommand};
@@ -17,11 +17,20 @@ use crate::verbs::subtree;
 pub async fn run(session: &Session, command: RankCommand) -> Result<(), Failure> {
     let (rank, epoch) = match command {
         RankCommand::Ls => return ls(session).await,
-        RankCommand::Rm(RankArgs { rank }) => (rank, session.admin()?.remove_rank(Rank(rank)).await?),
+        RankCommand::Rm(RankArgs { rank }) => (rank, remove(session, Rank(rank)).await?),
         RankCommand::Drain(RankArgs { rank }) => (rank, drain(session, rank, true).await?),
         RankCommand::Undrain(RankArgs { rank }) => (rank, drain(session, rank, false).await?),
     };
     if session.json { output::line(json!({"rank": rank, "map_epoch": epoch.0}).to_string()) } else { Ok(()) }
+}
+
+/// The call itself is idempotent: who types the wrong number should hear of it.
+async fn remove(session: &Session, rank: Rank) -> Result<Epoch, Failure> {
+    let admin = session.admin()?;
+    if !admin.list_ranks().await?.iter().any(|known| known.rank == rank.0) {
+        return Err(Error::new(Reason::UnknownId, format!("there is no {rank}")).into());
+    }
+    Ok(admin.remove_rank(rank).await?)
 }
 
 async fn drain(session: &Session, rank: u32, draining: bool) -> Result<Epoch, Failure> {

@@ -27,7 +27,7 @@ async fn all(client: &Client, args: &RmArgs) -> Result<(), Failure> {
     for path in &args.paths {
         let outcome = match one(client, path, args.recursive).await {
             Err(error) if args.force && error.errno() == Errno::ENOENT => Ok(()),
-            other => other.map_err(Failure::from),
+            other => other.map_err(|error| Failure::from(error).at_one_of(&[path])),
         };
         let outcome = outcome.map_err(|failure| failure.hint(Errno::EISDIR, "use `rm -r` to remove it with all below"));
         failures.note(outcome)?;

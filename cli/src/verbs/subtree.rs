@@ -54,7 +54,19 @@ async fn move_to(session: &Session, subtree: SubtreeId, rank: Rank, wait: bool) 
 
 async fn pin(session: &Session, subtree: SubtreeArgs, rank: Option<Rank>) -> Result<(), Failure> {
     let subtree = subtrees::resolve(session, &subtree.subtree).await?;
-    let epoch = session.admin()?.pin_subtree(subtree, rank).await?;
+    let admin = session.admin()?;
+    let epoch = admin.pin_subtree(subtree, rank).await?;
+    if let Some(rank) = rank {
+        let known = admin.list_ranks().await?.into_iter().find(|known| known.rank == rank.0);
+        let state = match known {
+            Some(known) if known.state() != mon::RankState::Up => Some("down: it goes there when that is up again"),
+            Some(known) if known.draining => Some("being drained: it goes there when that has ended"),
+            _ => None,
+        };
+        if let Some(state) = state {
+            eprintln!("pando: warning: {subtree} is pinned, but {rank} is {state}");
+        }
+    }
     done(session, subtree, epoch)
 }
 
