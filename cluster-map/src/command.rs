@@ -385,6 +385,16 @@ pub struct DecideTransaction {
     /// The root of a subtree gets another name.
     #[prost(message, optional, tag = "4")]
     pub reparent: Option<Reparent>,
+    /// More of them, at once: two roots may exchange their names.
+    #[prost(message, repeated, tag = "5")]
+    pub more: Vec<Reparent>,
+}
+
+impl DecideTransaction {
+    /// All roots of subtrees that get other names.
+    pub fn reparents(&self) -> impl Iterator<Item = &Reparent> {
+        self.reparent.iter().chain(&self.more)
+    }
 }
 
 /// See [`DecideTransaction`].

@@ -167,7 +167,7 @@ impl SubtreeService for Subtrees {
             Err(error) if error.is_retryable() => Err(error.into()),
             Err(error) => {
                 let refused = prepare_response::Answer::Refused(error.to_rpc_status());
-                Ok(Response::new(PrepareResponse { answer: Some(refused) }))
+                Ok(Response::new(PrepareResponse { answer: Some(refused), ..Default::default() }))
             }
         }
     }

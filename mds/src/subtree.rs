@@ -100,7 +100,7 @@ pub(crate) enum Event {
     Merged(SubtreeId, Result<(), Error>),
     Transaction(TransactionId, transactions::Step),
     /// A directory became a subtree, or did not, for this job.
-    Parted(u64, Result<(), Error>, Reads),
+    Parted(u64, Result<(), transactions::Unparted>, Reads),
     /// This job is to be tried again.
     Again(u64),
     /// The map knows that these have ended.

@@ -15,6 +15,8 @@ const MAX_TRANSACTIONS: usize = 4096;
 const MOST_TRANSACTIONS: usize = 2 * MAX_TRANSACTIONS;
 /// Subtrees that one transaction changes.
 const MAX_PARTICIPANTS: usize = 4;
+/// Roots that one transaction gives other names: two, when they are exchanged.
+const MAX_REPARENTS: usize = 2;
 /// Longest file name, in bytes.
 const MAX_NAME: usize = 255;
 
@@ -29,9 +31,7 @@ pub(super) fn decide(map: &mut ClusterMap, command: &DecideTransaction) -> Appli
         return Err(CommandError::TooMany("as many transactions between subtrees as it can remember"));
     }
     let decision = judge(map, command);
-    if let Some(reparent) = &command.reparent {
-        follow(map, reparent, decision == Decision::Committed);
-    }
+    follow(map, command, decision == Decision::Committed);
     let participants = command.participants.iter().map(|one| SubtreeId(one.subtree)).collect();
     map.transactions.insert(id, Transaction { decision, participants, finished: BTreeSet::new() });
     Ok((true, CommandValue::Decided(decision)))
@@ -66,7 +66,12 @@ fn check(command: &DecideTransaction) -> Result<TransactionId, CommandError> {
     {
         return invalid("the participants of a transaction are a few different subtrees, the coordinator among them");
     }
-    if let Some(reparent) = &command.reparent {
+    let children: BTreeSet<u64> = command.reparents().map(|reparent| reparent.child).collect();
+    let count = command.reparents().count();
+    if count > MAX_REPARENTS || children.len() != count {
+        return invalid("a transaction gives two different subtrees other names at most");
+    }
+    for reparent in command.reparents() {
         let name = reparent.name.as_slice();
         let plain = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(&b'/') && !name.contains(&0);
         let sound = plain && name != b"." && name != b".." && Ino(reparent.parent_dir).is_valid();
@@ -84,41 +89,54 @@ fn judge(map: &ClusterMap, command: &DecideTransaction) -> Decision {
     if !command.commit || !command.participants.iter().all(|one| holds(one.subtree, one.epoch)) {
         return Decision::Aborted;
     }
-    match &command.reparent {
-        None => Decision::Committed,
-        Some(reparent) => judge_reparent(map, reparent),
-    }
+    judge_reparents(map, command)
 }
 
-/// R17. The route rises with every decision about the subtree: a late copy of one that is over finds another.
-fn judge_reparent(map: &ClusterMap, reparent: &Reparent) -> Decision {
-    let child = SubtreeId(reparent.child);
-    let expected = map
-        .subtrees
-        .get(&child)
-        .is_some_and(|found| found.route == reparent.route && found.parent == Some(SubtreeId(reparent.from)));
+/// R17. The route rises with every decision about a subtree: a late copy of one that is over finds another.
+fn judge_reparents(map: &ClusterMap, command: &DecideTransaction) -> Decision {
+    let expected = command.reparents().all(|reparent| {
+        let found = map.subtrees.get(&SubtreeId(reparent.child));
+        found.is_some_and(|found| found.route == reparent.route && found.parent == Some(SubtreeId(reparent.from)))
+    });
     if !expected {
         return Decision::Aborted;
     }
-    let below = map.with_descendants([child]);
-    if below.contains(&SubtreeId(reparent.parent)) { Decision::Cycle } else { Decision::Committed }
+    let ends_at_the_root = |reparent: &Reparent| ends_at_the_root(map, command, SubtreeId(reparent.child));
+    if command.reparents().all(ends_at_the_root) { Decision::Committed } else { Decision::Cycle }
 }
 
-/// The map does what was decided about a subtree.
-fn follow(map: &mut ClusterMap, reparent: &Reparent, committed: bool) {
-    let child = SubtreeId(reparent.child);
-    let raised = if committed { map.with_descendants([child]) } else { BTreeSet::from([child]) };
+/// Whether the way up from a subtree ends, when all of the command is done.
+fn ends_at_the_root(map: &ClusterMap, command: &DecideTransaction, child: SubtreeId) -> bool {
+    let mut at = child;
+    for _ in 0..=map.subtrees.len() {
+        let moved = command.reparents().find(|reparent| SubtreeId(reparent.child) == at);
+        let parent = match moved {
+            Some(reparent) => Some(SubtreeId(reparent.parent)),
+            None => map.subtrees.get(&at).and_then(|found| found.parent),
+        };
+        match parent {
+            Some(parent) => at = parent,
+            None => return true,
+        }
+    }
+    false
+}
+
+/// The map does what was decided about subtrees.
+fn follow(map: &mut ClusterMap, command: &DecideTransaction, committed: bool) {
+    let children = command.reparents().map(|reparent| SubtreeId(reparent.child));
+    let raised = if committed { map.with_descendants(children) } else { children.collect() };
     for id in raised {
         if let Some(subtree) = map.subtrees.get_mut(&id) {
             subtree.route += 1;
         }
     }
-    if let Some(subtree) = map.subtrees.get_mut(&child)
-        && committed
-    {
-        subtree.parent = Some(SubtreeId(reparent.parent));
-        subtree.parent_dir = Some(Ino(reparent.parent_dir));
-        subtree.name.clone_from(&reparent.name);
+    for reparent in command.reparents().filter(|_| committed) {
+        if let Some(subtree) = map.subtrees.get_mut(&SubtreeId(reparent.child)) {
+            subtree.parent = Some(SubtreeId(reparent.parent));
+            subtree.parent_dir = Some(Ino(reparent.parent_dir));
+            subtree.name.clone_from(&reparent.name);
+        }
     }
 }
 

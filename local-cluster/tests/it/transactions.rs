@@ -1,4 +1,4 @@
-//! Renames from one subtree to another (R15, R17, R18), also while ranks die.
+//! Names and inodes of several subtrees in one operation (R15, R17, R18), also while ranks die.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,9 +80,6 @@ async fn files_and_symlinks_go_to_another_subtree() {
         assert_eq!(client.rename("/a/none", "/b/y").await.map_err(errno), Err(Errno::ENOENT));
         assert_eq!(client.rename("/a/x", "/b/none/y").await.map_err(errno), Err(Errno::ENOENT));
         assert_eq!(client.rename("/a/x", "/b/x/y").await.map_err(errno), Err(Errno::ENOTDIR));
-        client.hard_link("/a/x", "/a/x2").await.unwrap();
-        assert_eq!(client.rename("/a/x", "/b/y").await.map_err(errno), Err(Errno::EXDEV), "it has two names");
-        assert_eq!(client.read("/a/x").await.unwrap(), "x");
 
         // It lives on where it is now.
         client.write("/b/sub/little", "changed").await.unwrap();
@@ -179,6 +176,180 @@ async fn directories_go_whole_to_another_subtree() {
     cluster.shutdown().await;
 }
 
+async fn nlink(client: &Client, path: &str) -> u32 {
+    client.metadata(path).await.unwrap_or_else(|error| panic!("{path}: {error}")).nlink()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_file_has_names_in_several_subtrees() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        let (a, b) = two(&cluster, &client).await;
+        let errno = |error: pando_client::Error| error.errno();
+        client.write("/a/f", "one").await.unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&client, "/a/f").await.unwrap();
+        client.hard_link("/a/f", "/b/g").await.unwrap();
+        client.hard_link("/b/g", "/top").await.unwrap();
+        client.hard_link("/b/g", "/b/h").await.unwrap();
+        assert_eq!(client.hard_link("/b/g", "/top").await.map_err(errno), Err(Errno::EEXIST));
+        assert_eq!(client.hard_link("/a/f", "/b/none/x").await.map_err(errno), Err(Errno::ENOENT));
+        assert_eq!(client.hard_link("/a", "/b/x").await.map_err(errno), Err(Errno::EPERM));
+        assert_eq!(nlink(&client, "/top").await, 4);
+        client.write("/top", "two").await.unwrap();
+        assert_eq!(client.read("/b/h").await.unwrap(), "two");
+        let found = client.metadata("/b/g").await.unwrap().ino();
+
+        // The primary name goes: the file is at home where another one is, and stays open.
+        client.remove_file("/a/f").await.unwrap();
+        assert_eq!((nlink(&client, "/b/g").await, names(&client, "/a").await), (3, vec![]));
+        assert_eq!(file.read_at(0, 10).await.unwrap(), "two");
+        file.write_at(0, "thr").await.unwrap();
+        assert_eq!(client.read("/top").await.unwrap(), "thr");
+        client.remove_file("/top").await.unwrap();
+        client.rename("/b/g", "/a/g").await.unwrap();
+        client.rename("/b/h", "/b/i").await.unwrap();
+        client.rename("/a/g", "/b/i").await.unwrap();
+        assert_eq!(names(&client, "/a").await, ["g"], "two names of one file: nothing happens");
+        let other = client.metadata("/b/i").await.unwrap();
+        assert_eq!((other.ino(), other.nlink()), (found, 2));
+
+        // A name that is replaced is one of a file of another subtree.
+        client.write("/a/n", "new").await.unwrap();
+        client.hard_link("/a/n", "/b/n").await.unwrap();
+        client.rename("/b/n", "/b/i").await.unwrap();
+        assert_eq!((client.read("/b/i").await.unwrap(), nlink(&client, "/a/g").await), ("new".into(), 1));
+        assert_eq!(nlink(&client, "/a/n").await, 2);
+        client.rename("/a/g", "/a/n").await.unwrap();
+        assert_eq!((client.read("/a/n").await.unwrap(), nlink(&client, "/b/i").await), ("thr".into(), 1));
+        file.close().await.unwrap();
+        for path in ["/a/n", "/b/i"] {
+            client.remove_file(path).await.unwrap();
+        }
+        forgotten(&cluster).await;
+        // Nothing is left of it that would keep them from being merged.
+        for (path, subtree) in [("/a", a), ("/b", b)] {
+            cluster.admin().admin().move_subtree(subtree, Rank(0), true).await.unwrap();
+            merge(&client, path, subtree).await.unwrap();
+            client.remove_dir(path).await.unwrap();
+        }
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn names_of_two_subtrees_are_exchanged() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        let (a, b) = two(&cluster, &client).await;
+        let errno = |error: pando_client::Error| error.errno();
+        for dir in ["/a/dir/deep", "/b/dir"] {
+            client.create_dir_all(dir).await.unwrap();
+        }
+        for file in ["/a/f", "/b/f", "/a/dir/deep/f", "/b/dir/f"] {
+            client.write(file, file).await.unwrap();
+        }
+        let large = vec![7u8; 300_000];
+        client.write("/b/large", large.clone()).await.unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&client, "/b/f").await.unwrap();
+        client.exchange("/a/f", "/b/f").await.unwrap();
+        assert_eq!(
+            (client.read("/a/f").await.unwrap(), client.read("/b/f").await.unwrap()),
+            ("/b/f".into(), "/a/f".into())
+        );
+        file.write_at(0, "open").await.unwrap();
+        file.close().await.unwrap();
+        assert_eq!(client.read("/a/f").await.unwrap(), "open", "R15: both went with their handles");
+        client.exchange("/b/large", "/a/f").await.unwrap();
+        assert_eq!(
+            (client.read("/a/f").await.unwrap(), client.read("/b/large").await.unwrap()),
+            (large.into(), "open".into())
+        );
+
+        client.exchange("/a/dir", "/b/dir").await.unwrap();
+        assert_eq!(client.read("/b/dir/deep/f").await.unwrap(), "/a/dir/deep/f");
+        assert_eq!(client.read("/a/dir/f").await.unwrap(), "/b/dir/f");
+        assert_eq!(client.read("/a/dir/deep/f").await.map_err(errno), Err(Errno::ENOENT), "R16");
+        client.exchange("/a/f", "/b/dir").await.unwrap();
+        assert_eq!(client.read("/a/f/deep/f").await.unwrap(), "/a/dir/deep/f");
+        assert_eq!((nlink(&client, "/a").await, nlink(&client, "/b").await), (4, 2));
+        // The roots themselves, within one subtree.
+        client.exchange("/a", "/b").await.unwrap();
+        assert_eq!((owner(&client, "/a/large").await.0, owner(&client, "/b/dir").await.0 != a), (b, true));
+        assert_eq!(client.read("/b/f/deep/f").await.unwrap(), "/a/dir/deep/f");
+        client.write("/top", "top").await.unwrap();
+        client.exchange("/top", "/b").await.unwrap();
+        assert_eq!(
+            (client.read("/b").await.unwrap(), names(&client, "/top").await),
+            ("top".into(), vec!["dir".to_owned(), "f".to_owned()])
+        );
+        // R17
+        for (one, other) in [("/top", "/top/f"), ("/top/f/deep", "/top"), ("/top/f", "/top/f/deep/f")] {
+            assert_eq!(client.exchange(one, other).await.map_err(errno), Err(Errno::EINVAL), "{one} {other}");
+        }
+        assert_eq!(client.exchange("/a/f", "/top/none").await.map_err(errno), Err(Errno::ENOENT));
+        forgotten(&cluster).await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_empty_subtree_is_replaced() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        two(&cluster, &client).await;
+        let errno = |error: pando_client::Error| error.errno();
+        client.create_dir_all("/b/v").await.unwrap();
+        let victim = split(&client, "/b/v").await.unwrap();
+        cluster.admin().admin().move_subtree(victim, Rank(0), true).await.unwrap();
+        client.create_dir("/a/dir").await.unwrap();
+        client.write("/a/dir/f", "f").await.unwrap();
+        client.write("/b/v/x", "x").await.unwrap();
+        assert_eq!(client.rename("/a/dir", "/b/v").await.map_err(errno), Err(Errno::ENOTEMPTY));
+        assert_eq!(client.rename("/a/dir/f", "/b/v").await.map_err(errno), Err(Errno::EISDIR));
+        client.remove_file("/b/v/x").await.unwrap();
+        client.rename("/a/dir", "/b/v").await.unwrap();
+        assert_eq!(client.read("/b/v/f").await.unwrap(), "f");
+        client.create_dir("/new").await.unwrap();
+        client.rename("/new", "/a").await.unwrap();
+        assert_eq!(names(&client, "/").await, ["a", "b"]);
+        forgotten(&cluster).await;
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+/// Gives a file of its own names in two directories, and takes them again, for ever.
+async fn linker(
+    client: Client,
+    number: usize,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+) -> BTreeMap<String, String> {
+    let [a, b, c] = ["/a/link", "/b/link", "/b/other"].map(|path| format!("{path}{number}"));
+    let failed = |what: &str, error: pando_client::Error| -> () { panic!("{what} {number}: {error}") };
+    client.write(&a, &a).await.unwrap();
+    client.write(&c, "other").await.unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        client.hard_link(&a, &b).await.unwrap_or_else(|error| failed("link", error));
+        assert_eq!((nlink(&client, &a).await, nlink(&client, &b).await), (2, 2));
+        client.exchange(&b, &c).await.unwrap_or_else(|error| failed("exchange here", error));
+        client.exchange(&a, &b).await.unwrap_or_else(|error| failed("exchange", error));
+        assert_eq!((client.read(&a).await.unwrap(), nlink(&client, &b).await), ("other".into(), 2));
+        client.exchange(&b, &a).await.unwrap_or_else(|error| failed("exchange back", error));
+        client.exchange(&c, &b).await.unwrap_or_else(|error| failed("exchange here again", error));
+        client.remove_file(&a).await.unwrap_or_else(|error| failed("remove", error));
+        assert_eq!((nlink(&client, &b).await, client.read(&b).await.unwrap()), (1, a.clone().into()));
+        client.hard_link(&b, &a).await.unwrap_or_else(|error| failed("link back", error));
+        client.remove_file(&b).await.unwrap_or_else(|error| failed("remove there", error));
+        assert_eq!((nlink(&client, &a).await, client.read(&a).await.unwrap()), (1, a.clone().into()));
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    let place = |path: &str| (path[3..].to_owned(), path[..2].to_owned());
+    BTreeMap::from([place(&a), place(&c)])
+}
+
 /// Moves files of its own between two directories for ever, and knows where each has to be.
 async fn shuttle(
     client: Client,
@@ -234,6 +405,10 @@ async fn every_file_is_there_once_whichever_rank_dies() {
         for number in 0..4 {
             let client = Client::connect(cluster.mon_addresses()).await.unwrap();
             tasks.push(tokio::spawn(shuttle(client, number, Arc::clone(&stop), Arc::clone(&done))));
+        }
+        for number in 0..2 {
+            let client = Client::connect(cluster.mon_addresses()).await.unwrap();
+            tasks.push(tokio::spawn(linker(client, number, Arc::clone(&stop), Arc::clone(&done))));
         }
         let mover = Client::connect(cluster.mon_addresses()).await.unwrap();
         tasks.push(tokio::spawn(shuttle_directory(mover, Arc::clone(&stop), Arc::clone(&done))));

@@ -6,6 +6,8 @@ use pando_proto::mds::TransactionRecord;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use crate::transaction::{all_comes, all_goes, hands_on};
+
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     names: FxHashSet<(Ino, Bytes)>,
@@ -16,7 +18,7 @@ pub(crate) struct Locks {
 
 impl Locks {
     pub fn is_empty(&self) -> bool {
-        self.dirs.is_empty()
+        self.dirs.is_empty() && self.inodes.is_empty()
     }
 
     pub fn has_name(&self, dir: Ino, name: &Bytes) -> bool {
@@ -41,8 +43,8 @@ impl Locks {
         self.inodes.extend(inodes(record));
     }
 
-    /// Yields what somebody may wait for.
-    pub fn unlock(&mut self, record: &TransactionRecord) -> SmallVec<[Ino; 4]> {
+    /// Yields what somebody may wait for. `committed`: what a participant hands on stays locked.
+    pub fn unlock(&mut self, record: &TransactionRecord, committed: bool) -> SmallVec<[Ino; 4]> {
         let mut freed = SmallVec::new();
         for (dir, name) in names(record) {
             if self.names.remove(&(dir, name))
@@ -56,22 +58,31 @@ impl Locks {
             freed.push(dir);
         }
         for ino in inodes(record) {
-            self.inodes.remove(&ino);
-            freed.push(ino);
+            if !(committed && all_goes(record).any(|goes| hands_on(goes) && goes.ino == ino.0)) {
+                self.inodes.remove(&ino);
+                freed.push(ino);
+            }
         }
         freed
+    }
+
+    pub fn unlock_inode(&mut self, ino: Ino) {
+        self.inodes.remove(&ino);
     }
 }
 
 fn names(record: &TransactionRecord) -> SmallVec<[(Ino, Bytes); 2]> {
     // Copied, so that they do not keep a message's buffer alive (I8).
     let copied = |dir: u64, name: &Bytes| (Ino(dir), Bytes::copy_from_slice(name));
-    let goes = record.goes.iter().map(|goes| copied(goes.dir, &goes.name));
-    goes.chain(record.comes.iter().map(|comes| copied(comes.dir, &comes.name))).collect()
+    let goes = all_goes(record).map(|goes| copied(goes.dir, &goes.name));
+    goes.chain(all_comes(record).map(|comes| copied(comes.dir, &comes.name))).collect()
 }
 
-fn inodes(record: &TransactionRecord) -> SmallVec<[Ino; 2]> {
-    let given = record.goes.iter().filter(|goes| goes.gives).map(|goes| Ino(goes.ino));
-    let replaced = record.comes.iter().filter(|comes| comes.replaces != 0).map(|comes| Ino(comes.replaces));
-    given.chain(replaced).collect()
+/// What goes, what comes with its record, what is replaced, and of what names change.
+fn inodes(record: &TransactionRecord) -> SmallVec<[Ino; 4]> {
+    let given = all_goes(record).filter(|goes| goes.gives).map(|goes| Ino(goes.ino));
+    let got = all_comes(record).filter(|comes| !comes.inode.is_empty()).map(|comes| Ino(comes.ino));
+    let replaced = all_comes(record).filter(|comes| comes.replaces != 0 && !comes.leaves);
+    let replaced = replaced.map(|comes| Ino(comes.replaces));
+    given.chain(got).chain(replaced).chain(record.links.iter().map(|change| Ino(change.ino))).collect()
 }

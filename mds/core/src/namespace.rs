@@ -11,7 +11,7 @@ use crate::Config;
 use crate::api::{BatchId, CacheUsage, Change, Context, Fetch, FetchToken, Fetched, Outcome};
 use crate::busy::Busy;
 use crate::cache::{Cache, Run};
-use crate::handles::Handles;
+use crate::handles::{HandleChange, Handles};
 use crate::heat::Heat;
 use crate::inode::Inode;
 use crate::inos::Inos;
@@ -135,6 +135,12 @@ impl Namespace {
         for ino in memory.given {
             self.cache.give(ino);
         }
+    }
+
+    /// The inode belongs to another subtree from now on, with its handles.
+    pub(crate) fn give(&mut self, ino: Ino) {
+        self.handles.apply(HandleChange::Given(ino));
+        self.cache.give(ino);
     }
 
     /// Ranges above the size may have been handed out to appends that this incarnation does not know of.

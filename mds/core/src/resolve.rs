@@ -218,7 +218,8 @@ pub(crate) fn own_child(view: &mut View<'_>, dir: Ino, name: &Bytes, dentry: Den
     }
 }
 
-/// The subtree of what the name (dir, name) of this subtree stands for, if that is another one.
+/// The subtree of what the name (dir, name) of this subtree stands for, if that is another one. Whatever the link count
+/// says: it changes at home before the names do elsewhere, or after.
 pub(crate) fn home_elsewhere(
     view: &mut View<'_>,
     dir: Ino,
@@ -226,7 +227,7 @@ pub(crate) fn home_elsewhere(
     ino: Ino,
     inode: &Inode,
 ) -> Step<Option<SubtreeId>> {
-    if view.alone() || inode.nlink <= 1 || is_dir(inode) || is_primary(inode, dir, name) {
+    if view.alone() || is_dir(inode) || is_primary(inode, dir, name) {
         return Ok(None);
     }
     view.owner(ino)
@@ -246,7 +247,7 @@ pub(crate) fn entry(
 }
 
 /// Resolves both targets of an operation, in order. When only the second one is elsewhere, and that is certain, the
-/// operation is refused as one between subtrees. Otherwise a client that always goes to the subtree of the first
+/// operation becomes a transaction. Otherwise a client that always goes to the subtree of the first
 /// crossing ends where the first target is, with a second one of which that is certain: what was resolved here is
 /// passed on as (directory, name), which no other subtree can know better.
 pub(crate) fn both<T>(
@@ -254,7 +255,7 @@ pub(crate) fn both<T>(
     targets: [Option<&Target>; 2],
     first: impl FnOnce(&mut View<'_>) -> Step<T>,
     second: impl FnOnce(&mut View<'_>) -> Step<Entry>,
-) -> Step<(T, Entry)> {
+) -> Step<Pair<T>> {
     let first = first(view);
     if let Err(stop) = first {
         if !matches!(stop, Stop::Cross) {
@@ -264,18 +265,21 @@ pub(crate) fn both<T>(
     }
     view.target = 1;
     match (first, second(view)) {
-        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Ok(first), Ok(second)) => Ok(Pair::Here(first, second)),
         (Err(stop), _) => Err(stop),
-        (_, Err(Stop::Cross)) if targets[1].is_some_and(is_single_name) => Err(view.between_subtrees()),
+        (Ok(first), Err(Stop::Cross)) if targets[1].is_some_and(is_single_name) => match view.crossings.pop() {
+            Some(crossing) => Ok(Pair::Apart(first, crossing)),
+            None => Err(Stop::Cross),
+        },
         (_, Err(stop)) => Err(stop),
     }
 }
 
-/// Both targets of a rename.
-pub(crate) enum Pair {
-    Here(Entry, Entry),
+/// Both targets of an operation.
+pub(crate) enum Pair<T = Entry> {
+    Here(T, Entry),
     /// The second one is a name in a directory of another subtree.
-    Apart(Entry, Crossing),
+    Apart(T, Crossing),
 }
 
 /// The same for a rename, which may lead from this subtree to another one.

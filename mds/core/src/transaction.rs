@@ -1,61 +1,104 @@
-//! A subtree's part in a transaction with another one (R15, R17, R18): a name goes here, and comes there.
+//! A subtree's part in a transaction with others (R15, R17, R18): names go here, and come there; an inode goes with
+//! its name, or learns at its home that one of its names has changed.
 //!
 //! What is decided elsewhere is kept as *what happens* (`x/`), not as records: counts and times are found out when it
 //! happens, from the state of then. What that builds on is locked until then.
 
-use std::sync::Arc;
+mod check;
+mod happen;
 
 use bytes::{Bytes, BytesMut};
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::{
-    Caller, FileKind, NameComes, NameGoes, OperationResult, RenameResponse, Target, TransactionRecord,
+    Caller, LinkChange, NameComes, NameGoes, OperationResult, RenameResponse, Reparenting, TransactionRecord,
 };
 use pando_proto::{ClientId, Epoch, Errno, Error, Ino, SubtreeId};
 use smallvec::SmallVec;
 
 use crate::Namespace;
 use crate::api::{BatchId, Change, Context, Crossings, Fetch, Outcome, Reads, Write};
-use crate::handles::{Handle, HandleChange};
-use crate::inode::{Dentry, decode_inode, encode, is_dir, modified, touch};
-use crate::ops::remove::{drop_directory, drop_link};
-use crate::permission::{EXECUTE, WRITE, Who};
+use crate::inode::encode;
 use crate::records::Key;
-use crate::resolve::{Entry, entry};
-use crate::stop::{Step, Stop, corrupt};
+use crate::stop::Stop;
 use crate::view::View;
 
-/// A rename that concerns more than the records of this subtree.
-#[derive(Clone, Debug, PartialEq)]
+pub(crate) use check::{change, replace};
+
+/// An operation that concerns more than the records of this subtree.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Across {
-    /// What goes from here.
-    pub goes: NameGoes,
-    /// Its encoded inode; empty for a directory, which takes its inode nowhere.
-    pub inode: Bytes,
-    /// Batches that changed the inode or its body, not yet settled: the other subtree reads them from the pool.
+    /// What the client gets when it has happened; `None`: it is a step that has to be made before the operation,
+    /// which then runs again.
+    pub reply: Option<Reply>,
+    /// On whose behalf.
+    pub caller: Option<Caller>,
+    /// Names that go from here.
+    pub goes: SmallVec<[NameGoes; 1]>,
+    /// Names that come here.
+    pub comes: SmallVec<[NameComes; 1]>,
+    /// Inodes of this subtree of which names change.
+    pub links: SmallVec<[LinkChange; 1]>,
+    /// The name in another subtree.
+    pub there: Option<There>,
+    /// What the homes of inodes have to do, other than this subtree and that of `there`.
+    pub wanted: SmallVec<[Wanted; 1]>,
+    /// Roots of subtrees that get other names; their routes are not known yet.
+    pub roots: SmallVec<[Reparenting; 1]>,
+    /// Batches that changed what others read from the pool, not yet settled.
     pub unsettled: SmallVec<[BatchId; 2]>,
-    /// Where it goes: perhaps to this same subtree.
-    pub to: SubtreeId,
-    /// The directory there.
-    pub dir: Ino,
-    /// The name there.
-    pub name: Bytes,
-    /// A slash followed the name: only a directory will do.
-    pub slash: bool,
-    /// What it replaces here, if it goes to this subtree.
-    pub replaces: Ino,
-    /// What to do about a directory.
+    /// What goes to another subtree is a directory.
     pub directory: Directory,
     /// It is refused with this, unless what is checked before that is wrong at the other subtree.
     pub refusal: Option<Refusal>,
 }
 
-/// What goes is a directory, or not.
+/// A name in another subtree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct There {
+    /// Where it is.
+    pub subtree: SubtreeId,
+    /// How it gets there.
+    pub how: How,
+    /// A slash followed the name: only a directory will do.
+    pub slash: bool,
+    /// The name, and what it stands for then.
+    pub comes: NameComes,
+    /// Inodes at home there of which names change.
+    pub links: SmallVec<[LinkChange; 1]>,
+}
+
+/// How a name comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// In the place of what is there.
+    Replace,
+    /// The name must not be there.
+    NoReplace,
+    /// What is there goes to where this comes from.
+    Exchange,
+    /// As by link(2).
+    Link,
+    /// It is there already.
+    Adopt,
+}
+
+/// What the home of an inode has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// The home.
+    pub subtree: SubtreeId,
+    /// Names of the inode change.
+    pub change: LinkChange,
+}
+
+/// What goes is a directory, or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directory {
     /// No directory.
+    #[default]
     None,
     /// It has to become a subtree first.
-    Plain,
+    Plain(Ino),
     /// It is the root of this subtree.
     Root(SubtreeId),
 }
@@ -69,7 +112,7 @@ pub struct Refusal {
     pub after: Checked,
 }
 
-/// The checks of a rename at its new name, in their order.
+/// The checks at the new name, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checked {
     /// The way to the directory.
@@ -87,15 +130,19 @@ impl Checked {
     pub const ALL: [Self; 4] = [Self::Way, Self::Name, Self::Slash, Self::Permission];
 }
 
-/// What another subtree wants to come here.
+/// What another subtree wants to happen here.
 #[derive(Clone, Debug)]
 pub struct Coming {
-    /// The name, and what it stands for.
-    pub comes: NameComes,
+    /// The name, and what it stands for; `None`: only names of inodes change.
+    pub comes: Option<NameComes>,
+    /// How it comes.
+    pub how: How,
+    /// Of an exchange: the directory and name to which what is there goes.
+    pub from: (Ino, Bytes),
+    /// Inodes of this subtree of which names change.
+    pub links: Vec<LinkChange>,
     /// On whose behalf.
     pub caller: Option<Caller>,
-    /// The name must not be there.
-    pub no_replace: bool,
     /// A slash followed the name.
     pub slash: bool,
     /// The other subtree refuses it.
@@ -109,12 +156,39 @@ pub enum Welcome {
     Missing(SmallVec<[Fetch; 2]>),
     /// Locked by another transaction, or busy.
     Busy,
-    /// The directory is in another subtree.
+    /// The directory, or the inode, is in another subtree.
     Cross(Crossings),
     /// No; to be said when the batches are durable.
     Refused(Error, Reads),
-    /// Yes. What it replaces (0: nothing), and what that builds on.
-    Ready(Ino, Reads),
+    /// It is so already; to be said when the batches are durable.
+    Unchanged(Reads),
+    /// What it replaces is the root of this subtree, which has to be merged first if it is empty.
+    Merge(SubtreeId),
+    /// A step has to be made first.
+    First(Box<Across>),
+    /// Yes.
+    Ready(Box<Ready>),
+}
+
+/// What happens here then.
+#[derive(Clone, Debug, Default)]
+pub struct Ready {
+    /// The name that comes, with what it replaces.
+    pub comes: Option<NameComes>,
+    /// What goes from here, of an exchange.
+    pub goes: Option<NameGoes>,
+    /// Inodes of this subtree of which names change.
+    pub links: Vec<LinkChange>,
+    /// What the homes of others have to do.
+    pub wanted: SmallVec<[Wanted; 1]>,
+    /// The record of what goes, if it goes with its name.
+    pub inode: Bytes,
+    /// What goes is a directory.
+    pub directory: Directory,
+    /// Batches that changed what goes, not yet settled.
+    pub unsettled: SmallVec<[BatchId; 2]>,
+    /// What all this builds on.
+    pub reads: Reads,
 }
 
 /// An open handle, as it is handed over with its inode.
@@ -141,32 +215,62 @@ pub struct Holders {
     pub append: (u64, bool),
 }
 
+/// All names that go by a record.
+pub fn all_goes(record: &TransactionRecord) -> impl Iterator<Item = &NameGoes> {
+    record.goes.iter().chain(&record.more_goes)
+}
+
+/// All names that come by a record.
+pub fn all_comes(record: &TransactionRecord) -> impl Iterator<Item = &NameComes> {
+    record.comes.iter().chain(&record.more_comes)
+}
+
+/// All roots that get other names by a record.
+pub fn all_reparenting(record: &TransactionRecord) -> impl Iterator<Item = &Reparenting> {
+    record.reparenting.iter().chain(&record.more_reparenting)
+}
+
 impl Namespace {
-    /// Whether a name may come here. Changes nothing.
+    /// Whether a name may come here, and names of inodes change. Changes nothing.
     pub fn welcome(&mut self, coming: &Coming, ctx: &Context) -> Welcome {
         let mut view = View::new(self, ctx);
-        let step = check_coming(&mut view, coming);
+        let step = check::check(&mut view, coming);
         if !matches!(step, Err(Stop::Missing)) {
             view.forget_foreign();
         }
+        let name = coming.comes.as_ref().map(|comes| comes.name.clone()).unwrap_or_default();
         match step {
-            Ok(replaces) => Welcome::Ready(replaces, view.reads),
+            Ok(Some(ready)) => Welcome::Ready(Box::new(Ready { reads: view.reads, ..ready })),
+            Ok(None) => Welcome::Unchanged(view.reads),
             Err(Stop::Missing) => Welcome::Missing(view.missing),
             Err(Stop::Cross) => Welcome::Cross(view.crossings),
-            Err(Stop::Posix(errno)) => Welcome::Refused(Error::posix(errno).at(coming.comes.name.as_ref()), view.reads),
+            Err(Stop::NeedMerge(child)) => Welcome::Merge(child),
+            Err(Stop::Across(first)) => Welcome::First(first),
+            Err(Stop::Posix(errno)) => Welcome::Refused(Error::posix(errno).at(name.as_ref()), view.reads),
             Err(Stop::Error(error)) => Welcome::Refused(*error, view.reads),
             Err(_) => Welcome::Busy,
         }
     }
 
-    /// From now on whoever meets what the transaction builds on waits.
+    /// From now on whoever meets what the transaction builds on waits. May be called again when it grew.
     pub fn lock(&mut self, record: &TransactionRecord) {
         self.locks.lock(record);
     }
 
-    /// It is over. Yields the inodes for which somebody may wait.
-    pub fn unlock(&mut self, record: &TransactionRecord) -> SmallVec<[Ino; 4]> {
-        self.locks.unlock(record)
+    /// It is over. Yields the inodes for which somebody may wait. What was handed on by a participant stays locked
+    /// until [`handed_on`](Self::handed_on).
+    pub fn unlock(&mut self, record: &TransactionRecord, committed: bool) -> SmallVec<[Ino; 4]> {
+        self.locks.unlock(record, committed)
+    }
+
+    /// All that it did is in the pool, where others find it: what was handed on is theirs. Yields it.
+    pub fn handed_on(&mut self, record: &TransactionRecord) -> SmallVec<[Ino; 1]> {
+        let inos: SmallVec<[Ino; 1]> = all_goes(record).filter(|goes| hands_on(goes)).map(|it| Ino(it.ino)).collect();
+        for ino in &inos {
+            self.locks.unlock_inode(*ino);
+            self.give(*ino);
+        }
+        inos
     }
 
     /// The record that keeps it over a restart.
@@ -192,7 +296,7 @@ impl Namespace {
         let key = self.key_of(record);
         let mut view = View::new(self, ctx);
         view.past_locks = true;
-        let step = if committed { happen(&mut view, record, holders) } else { Ok(()) };
+        let step = if committed { happen::happen(&mut view, record, holders) } else { Ok(()) };
         view.put_record(key, None);
         let reply = OperationResult { result: Some(Reply::Rename(RenameResponse {})) };
         view.finish(step.map(|()| reply), &Bytes::new())
@@ -212,151 +316,15 @@ impl Namespace {
     /// root of one no more. An outcome without a change: it has it already. Repeat it on `Missing` as an operation.
     pub fn rename_root(&mut self, dir: Ino, name: &Bytes, ctx: &Context) -> Outcome {
         let mut view = View::new(self, ctx);
-        let step = rename_root(&mut view, dir, name);
+        let step = happen::rename_root(&mut view, dir, name);
         let reply = OperationResult { result: Some(Reply::Rename(RenameResponse {})) };
         view.finish(step.map(|()| reply), &Bytes::new())
     }
 }
 
-fn rename_root(view: &mut View<'_>, dir: Ino, name: &Bytes) -> Step<()> {
-    let root = view.root();
-    let inode = view.inode(root)?;
-    if inode.parent == dir.0 && inode.name == *name {
-        return Ok(());
-    }
-    let mut renamed = (*inode).clone();
-    touch(&mut renamed, view.now());
-    renamed.parent = dir.0;
-    renamed.name = Bytes::copy_from_slice(name);
-    view.put_inode(root, Arc::new(renamed));
-    Ok(())
-}
-
-/// In the order of a rename within one subtree.
-fn check_coming(view: &mut View<'_>, coming: &Coming) -> Step<Ino> {
-    let NameComes { dir, name, kind, .. } = &coming.comes;
-    let who = Who::new(coming.caller.as_ref());
-    let path = if coming.slash { [&name[..], b"/"].concat().into() } else { name.clone() };
-    let target = Target { base: *dir, path };
-    let entry = entry(view, who, Some(&target), |_| Errno::EBUSY)?;
-    refuse(coming, Checked::Way)?;
-    if entry.found.is_some() && coming.no_replace {
-        return Err(Errno::EEXIST.into());
-    }
-    if entry.dir_inode.dead {
-        return Err(Errno::ENOENT.into());
-    }
-    refuse(coming, Checked::Name)?;
-    let directory = *kind == FileKind::Directory as i32;
-    if entry.slash && !directory {
-        return Err(Errno::ENOTDIR.into());
-    }
-    refuse(coming, Checked::Slash)?;
-    who.check(&entry.dir_inode, WRITE | EXECUTE)?;
-    refuse(coming, Checked::Permission)?;
-    let replaces = entry.found.map_or(Ino(0), |dentry| dentry.ino);
-    come(view, who, &coming.comes, &entry)?;
-    Ok(replaces)
-}
-
-fn refuse(coming: &Coming, after: Checked) -> Step<()> {
-    match coming.refusal {
-        Some(refusal) if refusal.after == after => Err(refusal.errno.into()),
-        _ => Ok(()),
-    }
-}
-
-/// All of it happens.
-fn happen(view: &mut View<'_>, record: &TransactionRecord, holders: &Holders) -> Step<()> {
-    if let Some(goes) = &record.goes {
-        go(view, goes)?;
-    }
-    let Some(comes) = &record.comes else { return Ok(()) };
-    let dir = Ino(comes.dir);
-    let dir_inode = view.child(dir)?;
-    let found = view.lookup(dir, &dir_inode, &comes.name)?;
-    let entry = Entry { dir, dir_inode, name: comes.name.clone(), found, slash: false };
-    // Who may do it was asked before.
-    come(view, Who::new(None), comes, &entry)?;
-    receive(view, Ino(comes.ino), holders);
-    Ok(())
-}
-
-/// A name goes.
-fn go(view: &mut View<'_>, goes: &NameGoes) -> Step<()> {
-    let (dir, now) = (Ino(goes.dir), view.now());
-    let mut inode = (*view.child(dir)?).clone();
-    view.put_name(dir, &goes.name, None);
-    inode.entries = inode.entries.saturating_sub(1);
-    inode.nlink = inode.nlink.saturating_sub(u32::from(goes.kind == FileKind::Directory as i32));
-    modified(&mut inode, now);
-    view.put_inode(dir, Arc::new(inode));
-    if goes.gives {
-        view.give(Ino(goes.ino));
-    }
-    Ok(())
-}
-
-/// A name comes, in the place of what has it.
-pub(crate) fn come(view: &mut View<'_>, who: Who<'_>, comes: &NameComes, entry: &Entry) -> Step<()> {
-    let (ino, now) = (Ino(comes.ino), view.now());
-    let kind = FileKind::try_from(comes.kind).unwrap_or(FileKind::Unspecified);
-    if kind == FileKind::Unspecified || !ino.is_valid() {
-        return Err(corrupt("name", ino).into());
-    }
-    let directory = kind == FileKind::Directory;
-    if let Some(other) = entry.found {
-        replace(view, who, directory, entry, other)?;
-    }
-    view.put_name(entry.dir, &entry.name, Some(Dentry { ino, kind, remote: false }));
-    if !comes.inode.is_empty() {
-        let mut inode = decode_inode(ino, &comes.inode)?;
-        touch(&mut inode, now);
-        inode.parent = entry.dir.0;
-        inode.name = Bytes::copy_from_slice(&entry.name);
-        view.put_inode(ino, Arc::new(inode));
-    }
-    // As it is staged: the name may have gone from this very directory.
-    let mut dir = (*view.child(entry.dir)?).clone();
-    let links = u32::from(directory);
-    dir.entries += u64::from(entry.found.is_none());
-    dir.nlink = (dir.nlink + links).saturating_sub(if entry.found.is_some() { links } else { 0 });
-    modified(&mut dir, now);
-    view.put_inode(entry.dir, Arc::new(dir));
-    Ok(())
-}
-
-fn replace(view: &mut View<'_>, who: Who<'_>, directory: bool, entry: &Entry, other: Dentry) -> Step<()> {
-    if let Some(subtree) = view.foreign_root(other.ino) {
-        return Err(if directory { view.root_stays(subtree) } else { Errno::EISDIR.into() });
-    }
-    let victim = view.child(other.ino)?;
-    who.check_delete(&entry.dir_inode, &victim)?;
-    match (directory, is_dir(&victim)) {
-        (true, false) => Err(Errno::ENOTDIR.into()),
-        (false, true) => Err(Errno::EISDIR.into()),
-        (true, true) => drop_directory(view, other.ino, &victim),
-        (false, false) => {
-            if crate::resolve::home_elsewhere(view, entry.dir, &entry.name, other.ino, &victim)?.is_some() {
-                return Err(view.between_subtrees());
-            }
-            crate::data::check_idle(view, other.ino)?;
-            drop_link(view, entry.dir, &entry.name, other.ino, &victim)
-        }
-    }
-}
-
-/// The handles come with the inode.
-fn receive(view: &mut View<'_>, ino: Ino, holders: &Holders) {
-    for one in &holders.handles {
-        if view.ns.handles.get(one.client, one.handle).is_none() {
-            let handle = Handle { ino, flags: one.flags, granted: one.granted, privileged: one.privileged };
-            view.change_handle(HandleChange::Open(one.client, one.handle, handle));
-        }
-    }
-    if let (false, (end, true)) = (holders.handles.is_empty(), holders.append) {
-        view.change_handle(HandleChange::Append(ino, end));
-    }
+/// The giver is no coordinator: it ends before the one who gets the inode, and writes down whose it is.
+pub(crate) fn hands_on(goes: &NameGoes) -> bool {
+    goes.gives && goes.to_dir != 0
 }
 
 /// The name of a crossing, without the slash that may follow it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pando_proto::{Errno, Error, Ino, SubtreeId};
+use pando_proto::{Errno, Ino, SubtreeId};
 use smallvec::SmallVec;
 
 use crate::Namespace;
@@ -70,18 +70,6 @@ impl View<'_> {
     /// The target is this inode of another subtree.
     pub fn cross_to_inode(&mut self, subtree: SubtreeId, base: Ino) -> Stop {
         self.cross(Crossing { target: self.target, subtree, base, path: Default::default(), consumed: 0 })
-    }
-
-    /// Refuses what would have to change two subtrees at once.
-    pub fn between_subtrees(&self) -> Stop {
-        let message = "this reaches into two subtrees: copy it, or merge the subtrees first".to_owned();
-        Error { message, ..Error::posix(Errno::EXDEV) }.into()
-    }
-
-    /// Refuses what would put something else in the place of a subtree.
-    pub fn root_stays(&self, subtree: SubtreeId) -> Stop {
-        let message = format!("this directory is the root of {subtree}: merge that into its parent first");
-        Error { message, ..Error::posix(Errno::EBUSY) }.into()
     }
 
     /// The other subtree to which an inode known by its number belongs; `None` if it is of this one (R15). Found by

@@ -257,10 +257,10 @@ impl<'a> View<'a> {
         if data.len() as u64 == inode.size { Ok(data) } else { Err(corrupt("body of the wrong length", ino).into()) }
     }
 
-    /// Some remaining back link of an inode in a directory of this subtree, as (directory, name). EXDEV if
-    /// there are only others.
-    pub fn some_link(&mut self, ino: Ino) -> Step<Option<(Ino, Bytes)>> {
-        let (mut after, mut elsewhere) = (Bytes::new(), false);
+    /// Some remaining back link of an inode, as (subtree, directory, name): in a directory of this subtree (`None`)
+    /// if there is one.
+    pub fn some_link(&mut self, ino: Ino) -> Step<Option<(Option<SubtreeId>, Ino, Bytes)>> {
+        let (mut after, mut elsewhere) = (Bytes::new(), None);
         loop {
             let page = self.ns.cache.node(ino).and_then(|node| node.links.as_ref()).map(|links| {
                 let page = links.page(&after, LINKS_PAGE as usize);
@@ -276,19 +276,16 @@ impl<'a> View<'a> {
                     continue;
                 }
                 let (dir, name) = split_link(link);
-                if self.owner(dir)?.is_none() {
-                    return Ok(Some((dir, name)));
+                match self.owner(dir)? {
+                    None => return Ok(Some((None, dir, name))),
+                    found => elsewhere = elsewhere.or(Some((found, dir, name))),
                 }
-                elsewhere = true;
             }
             if let Some(after) = page.unknown_after {
                 return Err(self.want(Fetch::BackLinks { ino, after, limit: LINKS_PAGE }));
             }
-            if page.end && elsewhere {
-                return Err(self.between_subtrees());
-            }
             if page.end {
-                return Ok(None);
+                return Ok(elsewhere);
             }
             after = page.entries.last().map(|(link, _)| link.clone()).unwrap_or_default();
         }

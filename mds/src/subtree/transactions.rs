@@ -1,9 +1,14 @@
-//! Renames from one subtree to another (R15, R17, R18).
+//! Operations on names and inodes of several subtrees (R15, R17, R18).
 //!
-//! The subtree that loses the name coordinates: it locks, asks the other one to prepare, keeps what is to happen in
-//! `x/`, and has one command of the map decide. The other one learns the decision from the map, does its part, and
-//! says so there; then the coordinator does its own and answers. Until then whoever meets what is locked waits, on
-//! both sides. Whoever opens a subtree and finds an `x/` brings it to its end before it serves anything.
+//! The subtree where the operation began coordinates: it locks, asks the others to prepare - that of the other name
+//! first, which may know of more: the homes of the inodes -, keeps what is to happen in `x/`, and has one command of
+//! the map decide. The others learn the decision from the map, do their parts, and say so there; then the coordinator
+//! does its own and answers. Until then whoever meets what is locked waits, on all sides. Whoever opens a subtree and
+//! finds an `x/` brings it to its end before it serves anything.
+//!
+//! The coordinator ends last: while it holds an inode that it gives away, nobody reads an old one by its number. A
+//! participant that gives one away in exchange writes into its record whose it is, and holds it until that stands in
+//! the pool; who gets it holds it, too.
 
 mod asking;
 mod coming;
@@ -16,8 +21,9 @@ use std::time::Duration;
 use pando_cluster_map::{Decision, TransactionId};
 use pando_mds_core::api::{BatchId, Done, FollowUp, Outcome, Reads};
 use pando_mds_core::pipeline::CompletedRef;
-use pando_mds_core::transaction::{Across, Holders};
+use pando_mds_core::transaction::{Across, HandOver, Holders};
 use pando_proto::mds::{Completed, OperationResult, RenameResponse, TransactionRecord, operation_result};
+use pando_proto::mds::{PrepareResponse, operation_result::Result as OpReply};
 use pando_proto::{ClientId, Epoch, Errno, Error, Reason, SubtreeId};
 use smallvec::SmallVec;
 
@@ -30,6 +36,7 @@ use asking::Answer;
 pub(super) use coming::Asked;
 pub(crate) use coming::Prepare;
 use coming::Reply;
+pub(crate) use parting::Unparted;
 
 /// Transactions of one subtree at once (I8).
 const MAX_OPEN: usize = 1024;
@@ -50,21 +57,32 @@ pub(crate) enum Step {
 /// A transaction in which this subtree takes part.
 struct Open {
     record: TransactionRecord,
-    /// Handles that come with the inode.
+    /// Handles that come with an inode.
     holders: Holders,
     role: Role,
     /// What its `x/` builds on.
     reads: Reads,
+    /// Batches that changed what others read from the pool, not yet in all shards.
+    unsettled: SmallVec<[BatchId; 2]>,
     decision: Option<Decision>,
+    /// Why it is aborted, if the client is to be told.
+    refusal: Option<Error>,
+}
+
+impl Open {
+    fn new(record: TransactionRecord, role: Role) -> Self {
+        let (holders, reads, unsettled) = (Holders::default(), Reads::new(), SmallVec::new());
+        Self { record, holders, role, reads, unsettled, decision: None, refusal: None }
+    }
 }
 
 // Few are open at a time, and most are coordinators or have one: a box would save nothing.
 #[allow(clippy::large_enum_variant)]
 enum Role {
     /// It began here.
-    Coordinator { job: Option<Job>, across: Box<Across>, epoch: Option<Epoch> },
-    /// Asked by another subtree. Those who wait for the answer, until it is prepared.
-    Participant { replies: Vec<Reply>, prepared: bool },
+    Coordinator { job: Option<Job>, across: Box<Across>, epochs: SmallVec<[(SubtreeId, Epoch); 2]> },
+    /// Asked by another subtree. The answer, and those who wait for it, until it is prepared.
+    Participant { replies: Vec<Reply>, response: Box<PrepareResponse>, prepared: bool },
     /// Found in the pool when the subtree was opened.
     Found,
 }
@@ -117,6 +135,18 @@ pub(super) fn id_of(record: &TransactionRecord) -> TransactionId {
     TransactionId { coordinator: SubtreeId(record.coordinator), epoch: Epoch(record.epoch), number: record.number }
 }
 
+/// Handles as another rank tells them.
+fn holders_of(handles: Vec<pando_proto::mds::HandOver>, append: (u64, bool)) -> Holders {
+    let handles = handles.into_iter().map(|one| HandOver {
+        client: ClientId(one.client_id),
+        handle: one.handle,
+        flags: one.flags,
+        granted: one.granted,
+        privileged: one.privileged,
+    });
+    Holders { handles: handles.collect(), append }
+}
+
 fn done_result() -> OperationResult {
     OperationResult { result: Some(operation_result::Result::Rename(RenameResponse {})) }
 }
@@ -126,8 +156,7 @@ impl Subtree {
     pub(super) fn adopt_transactions(&mut self, records: Vec<TransactionRecord>) {
         for record in records {
             self.namespace.lock(&record);
-            let open =
-                Open { holders: Holders::default(), role: Role::Found, reads: Reads::new(), decision: None, record };
+            let open = Open::new(record, Role::Found);
             if self.transactions.open.insert(id_of(&open.record), open).is_none() {
                 self.transactions.found += 1;
             }
@@ -149,11 +178,12 @@ impl Subtree {
     pub(super) fn decide(&mut self, id: TransactionId, commit: bool) {
         let Some(open) = self.transactions.open.get(&id) else { return };
         let epochs = |subtree: SubtreeId| match &open.role {
-            Role::Coordinator { epoch: Some(epoch), .. } if subtree != self.own.subtree => epoch.0,
+            Role::Coordinator { epochs, .. } if subtree != self.own.subtree => {
+                epochs.iter().find(|(known, _)| *known == subtree).map_or(0, |(_, epoch)| epoch.0)
+            }
             _ => self.own.epoch.0,
         };
         let request = asking::proposal(&open.record, commit, epochs);
-        // The coordinator ends last: while it holds the inode nobody reads an old one by its number.
         let own = self.own.subtree;
         let others = open.record.participants.iter().map(|id| SubtreeId(*id)).filter(|it| *it != own);
         let first: SmallVec<[SubtreeId; 2]> = others.filter(|_| id.coordinator == own).collect();
@@ -213,30 +243,31 @@ impl Subtree {
             coordinates && committed && self.map.session_is_live(ClientId(one.client_id))
         });
         let (record, found) = (open.record.clone(), matches!(open.role, Role::Found));
-        let asked = match &mut open.role {
-            Role::Coordinator { job, .. } => job.take(),
-            _ => None,
+        let (asked, reply) = match &mut open.role {
+            Role::Coordinator { job, across, .. } => (job.take(), across.reply.take()),
+            _ => (None, None),
         };
-        let decision = open.decision;
+        let (decision, refusal) = (open.decision, open.refusal.take());
         let follow_ups = change.follow_up.clone();
         let batch = self.admit(change, &done.reads, completed.clone());
         for FollowUp::Purge(ino, record) in follow_ups {
             self.after_durable(batch, Then::Purge(ino, record));
         }
         self.transactions.ending.entry(batch).or_default().push(id);
-        for ino in self.namespace.unlock(&record) {
+        for ino in self.namespace.unlock(&record, committed) {
             self.wake(ino);
         }
         if found {
             self.transactions.found -= 1;
         }
         let reference = CompletedRef { subtree: self.own.subtree, epoch: self.own.epoch, batch };
-        match (asked, decision) {
-            (Some(asked), Some(Decision::Committed)) => self.did(asked, batch, completed, reference),
-            (Some(asked), Some(Decision::Cycle)) => {
-                self.refuse_rename(asked, Error::posix(Errno::EINVAL), Reads::from_slice(&[batch]));
-            }
-            (Some(asked), _) => self.again(asked),
+        let refusal = refusal.or((decision == Some(Decision::Cycle)).then(|| Error::posix(Errno::EINVAL)));
+        match (asked, reply) {
+            (Some(asked), Some(reply)) if committed => self.did(asked, reply, batch, completed, reference),
+            (Some(asked), _) => match refusal.filter(|_| !committed) {
+                Some(error) => self.refuse_across(asked, error, Reads::from_slice(&[batch])),
+                None => self.again(asked),
+            },
             (None, _) => {
                 // A repetition that came meanwhile has not run: nothing did.
                 if let Some(one) = completed {
@@ -246,15 +277,15 @@ impl Subtree {
         }
     }
 
-    fn did(&mut self, job: Job, batch: BatchId, completed: Option<Completed>, reference: CompletedRef) {
+    fn did(&mut self, job: Job, reply: OpReply, batch: BatchId, completed: Option<Completed>, reference: CompletedRef) {
         self.over(&job);
         let remember = completed.map(|one| Remember { result: one.result, reference: Some(reference) });
-        self.hold_change(job, done_result(), batch, remember, None);
+        self.hold_change(job, OperationResult { result: Some(reply) }, batch, remember, None);
     }
 
     /// The operation has its outcome.
     fn over(&mut self, job: &Job) {
-        self.forget_tries(job.id);
+        self.route_change_over(job.id);
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }
@@ -266,7 +297,7 @@ impl Subtree {
         }
     }
 
-    fn refuse_rename(&mut self, job: Job, error: Error, reads: Reads) {
+    fn refuse_across(&mut self, job: Job, error: Error, reads: Reads) {
         self.over(&job);
         let result = error_result(&self.signed(error));
         self.hold(job, result, reads, None);
@@ -279,8 +310,8 @@ impl Subtree {
         *tries += 1;
         let tries = *tries;
         if tries > MAX_TRIES {
-            let error = overloaded("other renames between these subtrees are under way all the time");
-            return self.refuse_rename(job, error, Reads::new());
+            let error = overloaded("other operations between these subtrees are under way all the time");
+            return self.refuse_across(job, error, Reads::new());
         }
         let spread = (self.own.subtree.0 * 7 + u64::from(tries) * (3 + self.own.subtree.0 % 5)) % 23;
         let (id, pause) = (job.id, Duration::from_millis(1 + spread));
@@ -300,7 +331,13 @@ impl Subtree {
     /// Everything that the batch carried is in its shards.
     pub(super) fn batch_is_settled(&mut self, batch: BatchId) {
         for id in self.transactions.ending.remove(&batch).unwrap_or_default() {
-            self.transactions.open.remove(&id);
+            if let Some(open) = self.transactions.open.remove(&id)
+                && open.decision == Some(Decision::Committed)
+            {
+                for ino in self.namespace.handed_on(&open.record) {
+                    self.wake(ino);
+                }
+            }
             self.transactions.finished.insert(id);
         }
         if !self.transactions.open.is_empty() {
@@ -368,8 +405,9 @@ impl Subtree {
     }
 }
 
-/// The result of a rename, encoded, for the session that asked.
-fn completed_of(job: &Job) -> Option<Completed> {
+/// The result, encoded, for the session that asked.
+fn completed_of(job: &Job, reply: &OpReply) -> Option<Completed> {
     let of_session = matches!(job.to, To::Stream(_));
-    of_session.then(|| Completed { client_id: job.client.0, request: job.request, result: encode(&done_result()) })
+    let result = OperationResult { result: Some(reply.clone()) };
+    of_session.then(|| Completed { client_id: job.client.0, request: job.request, result: encode(&result) })
 }

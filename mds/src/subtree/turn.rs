@@ -387,6 +387,7 @@ impl Subtree {
     pub(super) fn requeue(&mut self, job: Job) {
         match job.work {
             Work::Find(_) | Work::Conclude(_) | Work::RenameRoot => self.finds.push_back(job),
+            Work::Welcome(ref asked) if asked.is_own() => self.finds.push_back(job),
             _ => self.runnable.push_back(job),
         }
     }

@@ -316,6 +316,8 @@ pub struct FakeMons {
     /// What the mons say to the proposal of a handover.
     pub handover: Rc<RefCell<Option<Error>>>,
     handovers: Rc<watch::Sender<usize>>,
+    /// What they say of transactions.
+    pub decided: Rc<RefCell<Option<Decision>>>,
     /// What they do and say when a merge is proposed.
     pub merging: Rc<RefCell<Option<Merging>>>,
 }
@@ -383,7 +385,10 @@ impl Mons for FakeMons {
     }
 
     fn decide(&self, _: DecideTransactionRequest) -> Io<(Decision, Epoch)> {
-        alone()
+        match *self.decided.borrow() {
+            Some(decision) => Box::pin(async move { Ok((decision, Epoch(0))) }),
+            None => alone(),
+        }
     }
 
     fn finish(&self, _: SubtreeId, _: Vec<TransactionId>) -> Io<Epoch> {

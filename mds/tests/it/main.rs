@@ -10,4 +10,5 @@ mod harness;
 mod merges;
 mod moves;
 mod once;
+mod prepare;
 mod takeover;

@@ -78,6 +78,7 @@ pub(super) fn decide(request: mon::DecideTransactionRequest) -> Command {
         participants: request.participants.iter().map(participant).collect(),
         commit: request.commit,
         reparent: request.reparent.map(reparent),
+        more: request.more.into_iter().map(reparent).collect(),
     })
 }
 

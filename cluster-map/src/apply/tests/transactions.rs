@@ -29,7 +29,7 @@ fn decide(map: &ClusterMap, number: u64, participants: &[u64], commit: bool) -> 
         id: Some(TransactionName { coordinator: participants[0], epoch: epoch(participants[0]), number }),
         participants: participants.iter().map(|id| Participant { subtree: *id, epoch: epoch(*id) }).collect(),
         commit,
-        reparent: None,
+        ..DecideTransaction::default()
     }
 }
 
@@ -137,6 +137,56 @@ fn r17_no_subtree_comes_to_lie_below_itself() {
 }
 
 #[test]
+fn r17_two_subtrees_exchange_their_names_in_one_step() {
+    let mut map = tree();
+    // 2 hangs in 1, and 4 in 3.
+    let mut swap = decide(&map, 1, &[1, 3], true);
+    let named = |map: &ClusterMap, child: u64, from: u64, parent: u64, dir: u64, name: &str| Reparent {
+        parent_dir: dir,
+        ..reparent(map, child, from, parent, name)
+    };
+    swap.reparent = Some(named(&map, 2, 1, 3, 1014, "dir14"));
+    swap.more = vec![named(&map, 4, 3, 1, 1012, "dir12")];
+    let routes = |map: &ClusterMap| [2, 3, 4].map(|id| map.subtrees[&SubtreeId(id)].route);
+    let before = routes(&map);
+    assert_eq!(decided(&mut map, &swap), Decision::Committed);
+    let place = |map: &ClusterMap, id: u64| {
+        let found = &map.subtrees[&SubtreeId(id)];
+        (found.parent.unwrap().0, found.parent_dir.unwrap().0, String::from_utf8(found.name.clone()).unwrap())
+    };
+    assert_eq!(place(&map, 2), (3, 1014, "dir14".to_owned()));
+    assert_eq!(place(&map, 4), (1, 1012, "dir12".to_owned()));
+    assert_eq!(routes(&map), [before[0] + 1, before[1], before[2] + 1], "R16");
+    for subtree in [1, 3] {
+        finish(&mut map, subtree, &swap);
+    }
+    assert_eq!(decided(&mut map, &swap), Decision::Aborted, "a copy of long ago");
+    assert_eq!(place(&map, 2).0, 3);
+}
+
+#[test]
+fn r17_a_subtree_is_not_exchanged_with_what_is_below_it() {
+    let mut map = tree();
+    // 4 is in 3, which would get the name of 4: in itself.
+    let mut swap = decide(&map, 1, &[1, 3], true);
+    swap.reparent = Some(reparent(&map, 3, 1, 3, "dir14"));
+    swap.more = vec![reparent(&map, 4, 3, 1, "dir13")];
+    assert_eq!(decided(&mut map, &swap), Decision::Cycle);
+    // Both children into each other.
+    let mut swap = decide(&map, 3, &[1, 2, 3], true);
+    swap.reparent = Some(reparent(&map, 2, 1, 3, "a"));
+    swap.more = vec![reparent(&map, 3, 1, 2, "b")];
+    assert_eq!(decided(&mut map, &swap), Decision::Cycle);
+    assert_eq!([3, 4].map(|id| map.subtrees[&SubtreeId(id)].parent.unwrap().0), [1, 3], "nothing was changed");
+    // One that is not where it was said to be: neither moves.
+    let mut swap = decide(&map, 4, &[1, 3], true);
+    swap.reparent = Some(reparent(&map, 2, 1, 3, "a"));
+    swap.more = vec![reparent(&map, 4, 1, 1, "b")];
+    assert_eq!(decided(&mut map, &swap), Decision::Aborted);
+    assert_eq!(map.subtrees[&SubtreeId(2)].parent, Some(SubtreeId(1)));
+}
+
+#[test]
 fn decisions_that_make_no_sense_are_refused() {
     let mut map = tree();
     let good = decide(&map, 1, &[1, 2], true);
@@ -152,6 +202,8 @@ fn decisions_that_make_no_sense_are_refused() {
             ..good.clone()
         },
         DecideTransaction { reparent: named(".."), ..good.clone() },
+        DecideTransaction { reparent: named("a"), more: named("b").into_iter().collect(), ..good.clone() },
+        DecideTransaction { more: named("a/b").into_iter().collect(), ..good.clone() },
         DecideTransaction { reparent: named("a/b"), ..good.clone() },
         DecideTransaction { reparent: named("").map(|it| Reparent { parent: 4, ..it }), ..good.clone() },
     ] {

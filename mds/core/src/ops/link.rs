@@ -5,9 +5,10 @@ use std::sync::Arc;
 use pando_proto::Errno;
 use pando_proto::mds::{LinkRequest, LinkResponse};
 
+use super::across;
 use crate::inode::{Dentry, attr, is_dir, kind_of, modified, touch};
 use crate::permission::{EXECUTE, WRITE, Who};
-use crate::resolve::{both, entry, find};
+use crate::resolve::{Pair, both, entry, find};
 use crate::stop::Step;
 use crate::view::View;
 
@@ -16,7 +17,10 @@ pub(crate) fn run(view: &mut View<'_>, request: &LinkRequest) -> Step<LinkRespon
     let targets = [request.existing.as_ref(), request.link.as_ref()];
     let find_it = |view: &mut View<'_>| find(view, who, targets[0], request.follow);
     let find_entry = |view: &mut View<'_>| entry(view, who, targets[1], |_| Errno::EEXIST);
-    let ((ino, inode), entry) = both(view, targets, find_it, find_entry)?;
+    let ((ino, inode), entry) = match both(view, targets, find_it, find_entry)? {
+        Pair::Here(found, entry) => (found, entry),
+        Pair::Apart((ino, inode), crossing) => return Err(across::link(view, request, ino, &inode, &crossing)),
+    };
     if entry.found.is_some() {
         return Err(Errno::EEXIST.into());
     }

@@ -2,7 +2,7 @@
 //! share (dispatch, paths in errors, outcomes) is here and in the view.
 
 mod access;
-mod across;
+pub(crate) mod across;
 pub(crate) mod close;
 mod create;
 mod link;

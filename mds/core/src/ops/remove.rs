@@ -22,12 +22,16 @@ pub(crate) fn drop_link(view: &mut View<'_>, dir: Ino, name: &Bytes, ino: Ino, i
     touch(&mut left, view.now());
     if is_primary(inode, dir, name) {
         // Another link becomes the primary; its back link goes.
-        if let Some((dir, name)) = view.some_link(ino)? {
-            view.put_link(ino, dir, &name, false);
-            left.parent = dir.0;
-            left.name = Bytes::copy_from_slice(&name);
-        } else {
-            return Err(crate::stop::corrupt("missing back link", ino).into());
+        match view.some_link(ino)? {
+            Some((None, dir, name)) => {
+                view.put_link(ino, dir, &name, false);
+                left.parent = dir.0;
+                left.name = Bytes::copy_from_slice(&name);
+            }
+            Some((Some(subtree), dir, name)) => {
+                return super::across::go_to_a_link(view, ino, inode, (subtree, dir, name));
+            }
+            None => return Err(crate::stop::corrupt("missing back link", ino).into()),
         }
     } else {
         view.put_link(ino, dir, name, false);

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use pando_proto::mds::{FileKind, RenameMode, RenameRequest, RenameResponse};
 use pando_proto::{Errno, Ino};
 
-use super::across;
-use super::remove::{drop_directory, drop_link};
-use crate::inode::{Dentry, Inode, is_dir, is_primary, modified, touch};
+use super::across::{self, Move, Stand, look, stand};
+use crate::data::check_idle;
+use crate::inode::{Dentry, Inode, is_primary, modified, touch};
 use crate::permission::{EXECUTE, WRITE, Who};
-use crate::resolve::{Entry, Pair, entry, home_elsewhere, pair};
+use crate::resolve::{Entry, Pair, entry, pair};
 use crate::stop::{Step, corrupt, invalid};
+use crate::transaction;
 use crate::view::{MAX_DEPTH, View};
 
 pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameResponse> {
@@ -20,7 +21,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameRe
     let targets = [request.from.as_ref(), request.to.as_ref()];
     let (from, to) = match pair(view, targets, |view, at| entry(view, who, targets[at], |_| Errno::EBUSY))? {
         Pair::Here(from, to) => (from, to),
-        Pair::Apart(from, crossing) => return across::to_another(view, who, mode, &from, &crossing),
+        Pair::Apart(from, crossing) => return across::rename(view, request, mode, &from, &crossing),
     };
     let source = from.found.ok_or(Errno::ENOENT)?;
     if to.found.is_some() && mode == RenameMode::NoReplace {
@@ -34,40 +35,15 @@ pub(crate) fn run(view: &mut View<'_>, request: &RenameRequest) -> Step<RenameRe
     if slash(&from, source) || slash(&to, target) {
         return Err(Errno::ENOTDIR.into());
     }
-    if view.foreign_root(source.ino).is_some() {
-        return across::of_a_root(view, who, mode, &from, &to);
-    }
-    check_victim(view, who, mode, &from, &to)?;
-    let moved = view.child(source.ino)?;
+    let moved = look(view, source)?;
     who.check_delete(&from.dir_inode, &moved)?;
     who.check(&to.dir_inode, WRITE | EXECUTE)?;
     check_move(view, who, source, &moved, from.dir, to.dir)?;
-    check_home(view, &from, source, &moved)?;
     match (mode, to.found) {
-        (RenameMode::Exchange, Some(other)) => exchange(view, who, &from, &to, &moved, other)?,
-        (_, other) => replace(view, who, &from, &to, &moved, other)?,
+        (RenameMode::Exchange, Some(other)) => exchange(view, request, &from, &to, &moved, other)?,
+        (_, other) => replace(view, request, &from, &to, &moved, other)?,
     }
     Ok(RenameResponse {})
-}
-
-/// The root of another subtree is neither replaced nor exchanged.
-fn check_victim(view: &View<'_>, who: Who<'_>, mode: RenameMode, from: &Entry, to: &Entry) -> Step<()> {
-    let Some(subtree) = to.found.and_then(|dentry| view.foreign_root(dentry.ino)) else { return Ok(()) };
-    who.check(&from.dir_inode, WRITE | EXECUTE)?;
-    who.check(&to.dir_inode, WRITE | EXECUTE)?;
-    if mode == RenameMode::Exchange {
-        return Err(view.between_subtrees());
-    }
-    let directory = from.found.is_some_and(|dentry| dentry.kind == FileKind::Directory);
-    Err(if directory { view.root_stays(subtree) } else { Errno::EISDIR.into() })
-}
-
-/// A file with more names may be at home in another subtree, which keeps its links (R15).
-fn check_home(view: &mut View<'_>, entry: &Entry, dentry: Dentry, inode: &Inode) -> Step<()> {
-    match home_elsewhere(view, entry.dir, &entry.name, dentry.ino, inode)? {
-        None => Ok(()),
-        Some(_) => Err(view.between_subtrees()),
-    }
 }
 
 /// A directory does not move below itself (EINVAL), and one that changes its `..` must be writable.
@@ -91,7 +67,7 @@ fn check_move(view: &mut View<'_>, who: Who<'_>, dentry: Dentry, inode: &Inode, 
 
 fn replace(
     view: &mut View<'_>,
-    who: Who<'_>,
+    request: &RenameRequest,
     from: &Entry,
     to: &Entry,
     moved: &Arc<Inode>,
@@ -102,19 +78,18 @@ fn replace(
     if other.is_some_and(|other| other.ino == source.ino) {
         return Ok(());
     }
-    let directory = source.kind == FileKind::Directory;
-    if let Some(other) = other {
-        let victim = view.child(other.ino)?;
-        who.check_delete(&to.dir_inode, &victim)?;
-        match (directory, is_dir(&victim)) {
-            (true, false) => return Err(Errno::ENOTDIR.into()),
-            (false, true) => return Err(Errno::EISDIR.into()),
-            (true, true) => drop_directory(view, other.ino, &victim)?,
-            (false, false) => {
-                check_home(view, to, other, &victim)?;
-                drop_link(view, to.dir, &to.name, other.ino, &victim)?;
-            }
+    let (who, directory) = (Who::new(request.caller.as_ref()), source.kind == FileKind::Directory);
+    let wanted = match other {
+        Some(other) => transaction::replace(view, who, directory, to, other)?,
+        None => None,
+    };
+    let stand = stand(view, from.dir, &from.name, source, moved)?;
+    if wanted.is_some() || stand.is_elsewhere() {
+        if let (Some(other), None) = (other, &wanted) {
+            check_idle(view, other.ino)?;
         }
+        // What was staged is not done here.
+        return Err(across::within(view, request, &[Move { dentry: source, stand, from, to }], other, wanted));
     }
     view.raise_routes(&[(source.ino, moved)])?;
     view.put_name(from.dir, &from.name, None);
@@ -138,21 +113,32 @@ fn replace(
 
 fn exchange(
     view: &mut View<'_>,
-    who: Who<'_>,
+    request: &RenameRequest,
     from: &Entry,
     to: &Entry,
     moved: &Arc<Inode>,
     other: Dentry,
 ) -> Step<()> {
     let Some(source) = from.found else { return Ok(()) };
-    let swapped = view.child(other.ino)?;
+    let who = Who::new(request.caller.as_ref());
+    let swapped = look(view, other)?;
     who.check_delete(&to.dir_inode, &swapped)?;
     check_move(view, who, other, &swapped, to.dir, from.dir)?;
     if source.ino == other.ino {
         return Ok(());
     }
-    check_home(view, to, other, &swapped)?;
-    view.raise_routes(&[(source.ino, moved), (other.ino, &swapped)])?;
+    let there = Move { dentry: source, stand: stand(view, from.dir, &from.name, source, moved)?, from, to };
+    let back = Move { dentry: other, stand: stand(view, to.dir, &to.name, other, &swapped)?, from: to, to: from };
+    let plain = |stand: Stand| stand == Stand::Plain;
+    if plain(there.stand) {
+        view.raise_routes(&[(source.ino, moved)])?;
+    }
+    if plain(back.stand) {
+        view.raise_routes(&[(other.ino, &swapped)])?;
+    }
+    if there.stand.is_elsewhere() || back.stand.is_elsewhere() {
+        return Err(across::within(view, request, &[there, back], None, None));
+    }
     view.put_name(from.dir, &from.name, Some(other));
     view.put_name(to.dir, &to.name, Some(source));
     rebind(view, source.ino, moved, from, to)?;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use pando_proto::Errno;
 use pando_proto::mds::{FileKind, RmdirRequest, RmdirResponse};
 
+use super::across::look;
 use super::remove::drop_directory;
 use crate::inode::modified;
-use crate::permission::{EXECUTE, WRITE, Who};
+use crate::permission::Who;
 use crate::resolve::{End, entry};
 use crate::stop::{Step, Stop};
 use crate::view::View;
@@ -20,12 +21,11 @@ pub(crate) fn run(view: &mut View<'_>, request: &RmdirRequest) -> Step<RmdirResp
         End::DotDot => Errno::ENOTEMPTY,
     })?;
     let dentry = entry.found.ok_or(Errno::ENOENT)?;
+    let inode = look(view, dentry)?;
+    who.check_delete(&entry.dir_inode, &inode)?;
     if let Some(subtree) = view.foreign_root(dentry.ino) {
-        who.check(&entry.dir_inode, WRITE | EXECUTE)?;
         return Err(Stop::NeedMerge(subtree));
     }
-    let inode = view.child(dentry.ino)?;
-    who.check_delete(&entry.dir_inode, &inode)?;
     if dentry.kind != FileKind::Directory {
         return Err(Errno::ENOTDIR.into());
     }

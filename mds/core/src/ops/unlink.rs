@@ -5,9 +5,10 @@ use std::sync::Arc;
 use pando_proto::Errno;
 use pando_proto::mds::{FileKind, UnlinkRequest, UnlinkResponse};
 
+use super::across::{self, look};
 use super::remove::drop_link;
 use crate::inode::modified;
-use crate::permission::{EXECUTE, WRITE, Who};
+use crate::permission::Who;
 use crate::resolve::{entry, home_elsewhere};
 use crate::stop::Step;
 use crate::view::View;
@@ -16,11 +17,7 @@ pub(crate) fn run(view: &mut View<'_>, request: &UnlinkRequest) -> Step<UnlinkRe
     let who = Who::new(request.caller.as_ref());
     let entry = entry(view, who, request.target.as_ref(), |_| Errno::EISDIR)?;
     let dentry = entry.found.ok_or(Errno::ENOENT)?;
-    if view.foreign_root(dentry.ino).is_some() {
-        who.check(&entry.dir_inode, WRITE | EXECUTE)?;
-        return Err(Errno::EISDIR.into());
-    }
-    let inode = view.child(dentry.ino)?;
+    let inode = look(view, dentry)?;
     who.check_delete(&entry.dir_inode, &inode)?;
     if dentry.kind == FileKind::Directory {
         return Err(Errno::EISDIR.into());
@@ -28,8 +25,8 @@ pub(crate) fn run(view: &mut View<'_>, request: &UnlinkRequest) -> Step<UnlinkRe
     if entry.slash {
         return Err(Errno::ENOTDIR.into());
     }
-    if home_elsewhere(view, entry.dir, &entry.name, dentry.ino, &inode)?.is_some() {
-        return Err(view.between_subtrees());
+    if let Some(home) = home_elsewhere(view, entry.dir, &entry.name, dentry.ino, &inode)? {
+        return Err(across::unlink(request, &entry, dentry, home));
     }
     drop_link(view, entry.dir, &entry.name, dentry.ino, &inode)?;
     view.put_name(entry.dir, &entry.name, None);

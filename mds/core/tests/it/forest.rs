@@ -1,6 +1,6 @@
 //! Several subtrees over one store, with a client that follows crossings and remembers routes, against the model
-//! of one tree: splits, merges and moves at any time change nothing but that some operations between subtrees are
-//! refused (EXDEV, EBUSY). Renames from one to another are transactions. Nothing is lost.
+//! of one tree: splits, merges and moves at any time change nothing. What concerns names and inodes of several
+//! subtrees is a transaction. Nothing is lost.
 
 mod client;
 mod random;
@@ -19,6 +19,7 @@ use prost::Message as _;
 
 use crate::model::{Id, Model, ROOT};
 use crate::rig::{Store, ino_of, read_store, write};
+use transaction::Became;
 
 pub const ROOT_SUBTREE: SubtreeId = SubtreeId(1);
 const CLIENTS: [u64; 2] = [1, 2];
@@ -162,12 +163,8 @@ impl Forest {
     /// Runs an operation at one subtree, to its answer there.
     pub fn run_at(&mut self, subtree: SubtreeId, client: u64, operation: &Operation) -> Answer {
         let mut context = self.context(subtree, client);
-        let rename = match &operation.op {
-            Some(Op::Rename(rename)) => Some(rename),
-            _ => None,
-        };
-        if rename.is_some() {
-            // Whoever asks has heard that it is done: of the root of another subtree the pool knows.
+        if matches!(operation.op, Some(Op::Rename(_) | Op::Link(_) | Op::Unlink(_) | Op::Rmdir(_))) {
+            // Whoever asks has heard that it is done: of inodes of other subtrees the pool knows.
             let others: Vec<_> = self.served.keys().copied().filter(|other| *other != subtree).collect();
             others.into_iter().for_each(|other| self.flush(other));
         }
@@ -187,10 +184,12 @@ impl Forest {
                         self.raise(child);
                     }
                 }
-                // The root of a child is not removed here.
-                Outcome::NeedMerge(_) => {
+                Outcome::NeedMerge(child) => {
                     self.at(subtree).ns.unpin(waiter);
-                    return Answer::Done(Err(Error::posix(Errno::EBUSY)));
+                    return match self.merge_if_empty(child) {
+                        Ok(()) => self.run_at(subtree, client, operation),
+                        Err(error) => Answer::Done(Err(error)),
+                    };
                 }
                 Outcome::Cross { crossings, reads } => {
                     let last = reads.iter().max().copied();
@@ -202,17 +201,23 @@ impl Forest {
                     return Answer::Cross(crossings.into_vec());
                 }
                 Outcome::Across(across, _) => {
-                    if let Some(result) = self.transact(subtree, rename.expect("a rename"), *across) {
-                        self.at(subtree).ns.unpin(waiter);
-                        return Answer::Done(result);
+                    match self.transact(subtree, *across) {
+                        Became::Done(result) => {
+                            self.at(subtree).ns.unpin(waiter);
+                            return Answer::Done(result);
+                        }
+                        Became::Cross(crossing) => {
+                            self.at(subtree).ns.unpin(waiter);
+                            return Answer::Cross(vec![crossing]);
+                        }
+                        Became::Again => {}
                     }
+                    context.awaited = self.context(subtree, client).awaited;
                 }
-                Outcome::Done(Done { result: Err(error), .. })
-                    if rename.is_some() && error.reason == Reason::Unavailable =>
-                {
+                Outcome::Done(Done { result: Err(error), .. }) if error.reason == Reason::Unavailable => {
                     // R19: who has it open is to be known before it is given away.
                     CLIENTS.iter().for_each(|client| self.come_back(*client, true));
-                    context = self.context(subtree, client);
+                    context.awaited = self.context(subtree, client).awaited;
                 }
                 Outcome::Done(done) => {
                     let served = self.at(subtree);
@@ -371,6 +376,18 @@ impl Forest {
         self.open(parent, old);
         self.open(child, new);
         self.map_changed();
+    }
+
+    /// As a shell does before the root of a subtree is removed or replaced.
+    fn merge_if_empty(&mut self, child: SubtreeId) -> Result<(), Error> {
+        let entry = self.map[&child].clone();
+        let parents = self.map.values().any(|entry| entry.parent.is_some_and(|(above, _)| above == child));
+        if parents || !self.model.node(entry.id).names.is_empty() {
+            return Err(Error::posix(Errno::ENOTEMPTY));
+        }
+        let warm = [Warmth::Both, Warmth::Parent, Warmth::None][self.now as usize % 3];
+        self.merge(child, warm);
+        Ok(())
     }
 
     /// Merges a subtree without children into its parent, with the caches of both, of the parent, or of none.

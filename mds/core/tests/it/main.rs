@@ -1,5 +1,6 @@
 //! The namespace driven as its shell drives it, over a store in memory.
 
+mod between;
 mod budget;
 mod copies;
 mod forest;

@@ -173,14 +173,6 @@ impl Model {
         }
     }
 
-    /// The directory of a name and what the name stands for; `None` if the path leads to no name.
-    pub fn entry(&self, uid: u32, path: &str) -> Option<(Id, Option<Id>)> {
-        match self.walk(uid, path, false) {
-            Ok(Spot::Name { dir, found, .. }) => Some((dir, found)),
-            _ => None,
-        }
-    }
-
     fn make(&mut self, now: i64, uid: u32, dir: Id, name: &str, kind: FileKind, mode: u32) -> Res<Id> {
         if self.node(dir).nlink == 0 {
             return Err(Errno::ENOENT);

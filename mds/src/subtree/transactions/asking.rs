@@ -1,19 +1,24 @@
-//! What a transaction asks of others: the other subtree, and the map.
+//! What a transaction asks of others: the other subtrees, and the map.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use pando_cluster_map::{Decision, TransactionId};
+use pando_mds_core::transaction::all_reparenting;
 use pando_mon_client::MapWatch;
-use pando_proto::mds::{PrepareRequest, PrepareResponse, TransactionRecord, prepare_response};
+use pando_proto::mds::{
+    Crossing, Gift, LinkChange, PrepareRequest, PrepareResponse, TransactionRecord, prepare_response,
+};
 use pando_proto::mon::{DecideTransactionRequest, ReparentSubtree, TransactionParticipant};
 use pando_proto::{Epoch, Error, Reason, SubtreeId};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::io::{Mons, Peers};
 use crate::subtree::routes::raise;
 
-/// For the other subtree to prepare, with all repetitions.
+/// For all others to prepare, with all repetitions.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// For one call.
 const CALL: Duration = Duration::from_secs(2);
@@ -21,72 +26,168 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A participant that is prepared and hears nothing for so long has the map abort.
 const SILENCE: Duration = Duration::from_secs(6);
 
-/// What the other subtree says.
+/// What the other subtrees say.
 pub(crate) enum Answer {
-    /// It is prepared, under this epoch. With the route of the subtree whose root gets another name.
-    Prepared { epoch: Epoch, route: u64 },
-    /// No, and nothing is prepared.
-    Refused(Error),
-    /// It meets other locks there, or the directory is elsewhere by now. Nothing is prepared.
-    Busy,
-    /// It may be prepared.
-    Lost(Error),
+    /// All are prepared.
+    Prepared(Prepared),
+    /// It is so already, and nothing is prepared.
+    Unchanged,
+    /// No.
+    Refused(Error, Asked),
+    /// There are other locks there, or something is elsewhere by now.
+    Busy(Asked),
+    /// The new name goes on in another subtree. Nothing is prepared.
+    Elsewhere(Box<Crossing>),
+    /// One does not answer, and may be prepared.
+    Lost(Error, Asked),
+}
+
+/// Those that may be prepared.
+pub(crate) type Asked = SmallVec<[SubtreeId; 2]>;
+
+#[derive(Default)]
+pub(crate) struct Prepared {
+    /// Of those that are prepared.
+    pub epochs: SmallVec<[(SubtreeId, Epoch); 2]>,
+    /// Of the subtrees whose roots get other names.
+    pub routes: SmallVec<[(SubtreeId, u64); 2]>,
+    /// What comes in exchange.
+    pub gift: Option<Gift>,
 }
 
 pub(super) struct Asking {
     pub mons: Rc<dyn Mons>,
     pub peers: Rc<dyn Peers>,
     pub maps: MapWatch,
-    /// R16: the way to it changes.
-    pub root: Option<SubtreeId>,
-    /// `None` if all is in one subtree.
+    /// R16: the ways to them change.
+    pub roots: SmallVec<[SubtreeId; 2]>,
+    /// To the subtree of the other name, if there is one.
     pub request: Option<PrepareRequest>,
+    /// For the homes of inodes.
+    pub wanted: Vec<(SubtreeId, LinkChange)>,
+    /// What they are asked, without the change.
+    pub bare: PrepareRequest,
+}
+
+/// Why not all are prepared.
+enum Not {
+    Refused(Error),
+    Busy,
+    Unchanged,
+    Elsewhere(Box<Crossing>),
+    Lost(Error),
 }
 
 impl Asking {
-    pub async fn ask(self) -> Answer {
-        let Self { mons, peers, maps, root, request } = self;
-        let mut route = 0;
-        if let Some(root) = root {
-            // Nobody is told a way in the meantime: the name is locked.
-            let raising = raise(mons, Rc::clone(&peers), maps.clone(), [root].into_iter().collect());
-            if let Err(error) = raising.await {
-                return Answer::Refused(error);
+    pub async fn ask(mut self) -> Answer {
+        let deadline = Instant::now() + PATIENCE;
+        let mut prepared = Prepared::default();
+        let not = match self.ask_all(deadline, &mut prepared).await {
+            Ok(()) => return Answer::Prepared(prepared),
+            Err(not) => not,
+        };
+        let mut asked: Asked = prepared.epochs.iter().map(|(subtree, _)| *subtree).collect();
+        match not {
+            Not::Refused(error) => Answer::Refused(error, asked),
+            Not::Busy => Answer::Busy(asked),
+            Not::Unchanged => Answer::Unchanged,
+            Not::Elsewhere(crossing) => Answer::Elsewhere(crossing),
+            Not::Lost(error) => {
+                asked.extend(self.request.map(|request| SubtreeId(request.subtree)));
+                asked.extend(self.wanted.iter().map(|(subtree, _)| *subtree));
+                Answer::Lost(error, asked)
             }
-            route = maps.current().subtrees.get(&root).map_or(0, |subtree| subtree.route);
         }
-        match request {
-            None => Answer::Prepared { epoch: Epoch(0), route },
-            Some(request) => prepare(&peers, &maps, request, route).await,
+    }
+
+    async fn ask_all(&mut self, deadline: Instant, prepared: &mut Prepared) -> Result<(), Not> {
+        // Nobody is told a way in the meantime: the names are locked.
+        self.raise(&self.roots, prepared).await?;
+        if let Some(request) = &mut self.request {
+            let subtree = SubtreeId(request.subtree);
+            let response = prepare(&self.peers, &self.maps, request, deadline).await?;
+            prepared.epochs.push((subtree, response.epoch));
+            self.wanted.extend(response.wanted);
+            prepared.gift = response.gift;
+            if let Some(root) = prepared.gift.as_ref().map(|gift| gift.root).filter(|root| *root != 0) {
+                self.raise(&[SubtreeId(root)], prepared).await?;
+            }
         }
+        let mut homes: BTreeMap<SubtreeId, Vec<LinkChange>> = BTreeMap::new();
+        for (subtree, change) in &self.wanted {
+            homes.entry(*subtree).or_default().push(change.clone());
+        }
+        for (home, links) in homes {
+            let mut request = PrepareRequest { subtree: home.0, ..self.bare.clone() };
+            let record = request.record.get_or_insert_default();
+            record.links = links;
+            for also in self.wanted.iter().map(|(subtree, _)| subtree.0).chain(prepared.epochs.iter().map(|it| it.0.0))
+            {
+                if !record.participants.contains(&also) {
+                    record.participants.push(also);
+                }
+            }
+            let response = prepare(&self.peers, &self.maps, &mut request, deadline).await?;
+            prepared.epochs.push((home, response.epoch));
+        }
+        Ok(())
+    }
+
+    async fn raise(&self, roots: &[SubtreeId], prepared: &mut Prepared) -> Result<(), Not> {
+        if roots.is_empty() {
+            return Ok(());
+        }
+        let raising =
+            raise(Rc::clone(&self.mons), Rc::clone(&self.peers), self.maps.clone(), roots.iter().copied().collect());
+        raising.await.map_err(Not::Refused)?;
+        let map = self.maps.current();
+        let route = |root: &SubtreeId| map.subtrees.get(root).map_or(0, |subtree| subtree.route);
+        prepared.routes.extend(roots.iter().map(|root| (*root, route(root))));
+        Ok(())
     }
 }
 
+/// One that is prepared.
+struct Ready {
+    epoch: Epoch,
+    wanted: Vec<(SubtreeId, LinkChange)>,
+    gift: Option<Gift>,
+}
+
 /// Asks until there is an answer.
-async fn prepare(peers: &Rc<dyn Peers>, maps: &MapWatch, mut request: PrepareRequest, route: u64) -> Answer {
-    let deadline = Instant::now() + PATIENCE;
+async fn prepare(
+    peers: &Rc<dyn Peers>,
+    maps: &MapWatch,
+    request: &mut PrepareRequest,
+    deadline: Instant,
+) -> Result<Ready, Not> {
     let subtree = SubtreeId(request.subtree);
     loop {
         request.map_epoch = maps.current().epoch.0;
-        let error = match ask_once(peers, maps, subtree, &request).await {
+        let error = match ask_once(peers, maps, subtree, request).await {
             Ok(response) => match response.answer {
                 Some(prepare_response::Answer::PreparedEpoch(epoch)) => {
-                    return Answer::Prepared { epoch: Epoch(epoch), route };
+                    let wanted = response.wanted.into_iter();
+                    let wanted = wanted.filter_map(|it| Some((SubtreeId(it.subtree), it.change?))).collect();
+                    return Ok(Ready { epoch: Epoch(epoch), wanted, gift: response.gift });
                 }
                 Some(prepare_response::Answer::Refused(status)) => {
-                    return Answer::Refused(Error::from_rpc_status(status));
+                    return Err(Not::Refused(Error::from_rpc_status(status)));
                 }
-                Some(prepare_response::Answer::Busy(_) | prepare_response::Answer::Elsewhere(_)) => {
-                    return Answer::Busy;
+                Some(prepare_response::Answer::Busy(_)) => return Err(Not::Busy),
+                Some(prepare_response::Answer::Elsewhere(_)) => {
+                    let crossing = response.crossing.map(Box::new);
+                    return Err(crossing.map_or(Not::Busy, Not::Elsewhere));
                 }
+                Some(prepare_response::Answer::Unchanged(_)) => return Err(Not::Unchanged),
                 None => Error::new(Reason::Unavailable, "the other rank gave an answer that is not known"),
             },
-            Err(error) if !error.is_retryable() => return Answer::Refused(error),
+            Err(error) if !error.is_retryable() => return Err(Not::Refused(error)),
             Err(error) => error,
         };
         if Instant::now() >= deadline {
             let message = format!("{subtree}, into which this leads, is not ready: {}", error.message);
-            return Answer::Lost(Error::new(Reason::Unavailable, message).retry_after(PAUSE));
+            return Err(Not::Lost(Error::new(Reason::Unavailable, message).retry_after(PAUSE)));
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -114,18 +215,20 @@ pub(super) fn proposal(
     epoch: impl Fn(SubtreeId) -> u64,
 ) -> DecideTransactionRequest {
     let participant = |id: &u64| TransactionParticipant { subtree: *id, epoch: epoch(SubtreeId(*id)) };
+    let mut reparents = all_reparenting(record).map(|it| ReparentSubtree {
+        child: it.child,
+        route: it.route,
+        from: it.from,
+        parent: it.parent,
+        parent_dir: it.parent_dir,
+        name: it.name.clone(),
+    });
     DecideTransactionRequest {
         id: Some(super::id_of(record).to_proto()),
         participants: record.participants.iter().map(participant).collect(),
         commit,
-        reparent: record.reparenting.as_ref().map(|it| ReparentSubtree {
-            child: it.child,
-            route: it.route,
-            from: it.from,
-            parent: it.parent,
-            parent_dir: it.parent_dir,
-            name: it.name.clone(),
-        }),
+        reparent: reparents.next(),
+        more: reparents.collect(),
     }
 }
 

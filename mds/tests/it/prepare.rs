@@ -1,0 +1,133 @@
+//! What other subtrees ask of this one (R15, R18).
+
+use std::collections::BTreeSet;
+
+use pando_cluster_map::{Decision, Transaction, TransactionId};
+use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::operation_result::Result as Reply;
+use pando_proto::mds::prepare_response::Answer;
+use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
+use pando_proto::mds::{LinkChange, NameComes, PrepareRequest, TransactionRecord};
+use pando_proto::{Epoch, Error, Ino, Reason, SubtreeId};
+
+use crate::harness::*;
+
+const CACHE: u64 = 64 << 20;
+const OTHER: SubtreeId = SubtreeId(2);
+
+async fn ask(rank: &TestRank, request: PrepareRequest) -> Result<Answer, Error> {
+    let mut service = SubtreeServiceClient::new(rank.channel().await);
+    Ok(service.prepare(request).await?.into_inner().answer.unwrap())
+}
+
+async fn refused(rank: &TestRank, request: PrepareRequest) -> Error {
+    match ask(rank, request).await.unwrap() {
+        Answer::Refused(status) => Error::from_rpc_status(status),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The inode gets a name in the other subtree.
+fn linked(number: u64, ino: u64) -> PrepareRequest {
+    let come = LinkChange { ino, come_dir: 4711, come_name: "there".into(), ..LinkChange::default() };
+    let record = TransactionRecord {
+        coordinator: OTHER.0,
+        epoch: 1,
+        number,
+        participants: vec![OTHER.0, ROOT_SUBTREE.0],
+        links: vec![come],
+        ..TransactionRecord::default()
+    };
+    PrepareRequest { subtree: ROOT_SUBTREE.0, record: Some(record), ..PrepareRequest::default() }
+}
+
+fn decide(rank: &TestRank, number: u64, decision: Decision) {
+    let id = TransactionId { coordinator: OTHER, epoch: Epoch(1), number };
+    let participants = BTreeSet::from([OTHER, ROOT_SUBTREE]);
+    rank.change_map(|map| {
+        map.transactions.insert(id, Transaction { decision, participants, finished: BTreeSet::new() });
+    });
+}
+
+fn attr(reply: Reply) -> (u64, u32) {
+    let Reply::Stat(reply) = reply else { panic!("{reply:?}") };
+    let attr = reply.attr.unwrap();
+    (attr.ino, attr.nlink)
+}
+
+#[test]
+fn r18_what_is_prepared_waits_for_the_decision_and_outlives_a_crash() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"f")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        for (number, decision, links) in [(1, Decision::Committed, 2), (2, Decision::Aborted, 2)] {
+            assert_eq!(ask(&rank, linked(number, ino)).await.unwrap(), Answer::PreparedEpoch(1));
+            assert_eq!(ask(&rank, linked(number, ino)).await.unwrap(), Answer::PreparedEpoch(1), "asked again");
+            assert_eq!(ask(&rank, linked(77, ino)).await.unwrap(), Answer::Busy(true), "by another transaction");
+            let waits = client.send(vec![stat("f")]).await[0];
+            assert!(client.is_unanswered(waits).await, "R18: nobody sees half of it");
+            decide(&rank, number, decision);
+            assert_eq!(attr(client.reply(waits).await), (ino, links));
+        }
+        assert_eq!(ask(&rank, linked(3, ino)).await.unwrap(), Answer::PreparedEpoch(1));
+        rank.stop().await;
+        *world.mons.decided.borrow_mut() = Some(Decision::Committed);
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let mut client = rank.connect(1).await;
+        assert_eq!(attr(client.call(stat("f")).await.unwrap()), (ino, 3), "before anything is served");
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn requests_that_make_no_sense_change_nothing() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"f")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        let good = linked(1, ino);
+        let with = |change: &dyn Fn(&mut TransactionRecord)| {
+            let mut request = good.clone();
+            request.record.as_mut().map(change).unwrap();
+            request
+        };
+        let comes = |name: &'static str| NameComes {
+            dir: Ino::ROOT.0,
+            name: name.into(),
+            ino: 4711,
+            kind: 1,
+            ..NameComes::default()
+        };
+        let nonsense = [
+            PrepareRequest { record: None, ..good.clone() },
+            with(&|record| record.participants = vec![]),
+            with(&|record| record.participants = vec![OTHER.0]),
+            with(&|record| record.participants = (1..9).collect()),
+            with(&|record| record.links.clear()),
+            with(&|record| record.links = vec![record.links[0].clone(); 3]),
+            with(&|record| record.links[0].come_dir = 0),
+            with(&|record| record.links[0].come_name = "a/b".into()),
+            with(&|record| record.links[0].ino = 1 << 63),
+            with(&|record| record.comes = Some(comes(".."))),
+            with(&|record| record.comes = Some(NameComes { adopts: true, ..comes("f") })),
+            with(&|record| (record.coordinator, record.comes) = (ROOT_SUBTREE.0, Some(comes("x")))),
+            PrepareRequest { how: 9, ..with(&|record| record.comes = Some(comes("x"))) },
+            PrepareRequest { how: 1, ..with(&|record| record.comes = Some(comes("x"))) },
+            PrepareRequest { refused_after: 9, ..good.clone() },
+        ];
+        for request in nonsense {
+            assert_eq!(refused(&rank, request.clone()).await.reason, Reason::InvalidRequest, "{request:?}");
+        }
+        // A directory has one name; an inode that is not there has none.
+        let (root, _) = attr(client.call(stat("")).await.unwrap());
+        assert_eq!(refused(&rank, linked(1, root)).await.reason, Reason::Corrupt);
+        assert!(matches!(ask(&rank, linked(1, 4711)).await, Ok(Answer::Busy(true))));
+        assert_eq!(attr(client.call(stat("f")).await.unwrap()), (ino, 1));
+        rank.stop().await;
+    });
+}
