@@ -1,9 +1,12 @@
-//! The cache on its way to another rank (R12): a copy in slices, then what changed since.
+//! The cache on its way to another rank (R12): a copy in slices, then, in rounds, what changed since.
 //!
-//! The copy goes through the directories by the names in memory. Only what is durable and unchanged since the copy
-//! began is copied; all else is noted, and comes with the delta, when all of it is durable.
+//! The copy goes through the directories by the names in memory. Only what is durable is copied; what is not, and what
+//! changes later, is noted, and comes with the next round, as it is then. A round that is sent while operations run
+//! leaves out what is not durable, for the round after it. The last round, the delta, is sent when all is durable and
+//! nothing runs: with it the copy is exact.
 
 use std::collections::VecDeque;
+use std::collections::hash_set::IntoIter;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -39,10 +42,10 @@ struct Dir {
     complete: bool,
 }
 
-/// What changed since the copy began.
+/// What changed since the last round.
 #[derive(Debug)]
 pub struct DeltaSlices {
-    notes: std::vec::IntoIter<Note>,
+    notes: IntoIter<Note>,
 }
 
 /// Items up to about so many bytes.
@@ -65,13 +68,8 @@ impl Slice {
 impl DeltaSlices {
     /// The next slice of about `max_bytes`; `None` at the end.
     pub fn next(&mut self, ns: &mut Namespace, max_bytes: usize) -> Option<Vec<CacheItem>> {
-        let mut slice = Slice::new(max_bytes);
-        while slice.room > 0 {
-            let Some(note) = self.notes.next() else { break };
-            let (item, bytes) = ns.changed(note);
-            slice.push(item, bytes);
-        }
-        (!slice.items.is_empty()).then_some(slice.items)
+        let items = ns.slice_of(&mut self.notes, max_bytes, false);
+        (!items.is_empty()).then_some(items)
     }
 }
 
@@ -96,10 +94,59 @@ impl Namespace {
         Some(slice.items)
     }
 
-    /// What changed since the start. All batches are durable, and nothing runs any more.
+    /// What changed since the last round began, or since the start: the next slice of about `max_bytes`, `None` at
+    /// the end of the round. Operations go on: what they change, and what is not durable yet, waits for another round.
+    /// Meant for the time when everything was copied once. Slices may be empty.
+    pub fn export_round(&mut self, _export: &mut Export, max_bytes: usize) -> Option<Vec<CacheItem>> {
+        let noted = &mut self.cache.noted;
+        let mut round = noted.round().or_else(|| {
+            noted.begin_round();
+            noted.round()
+        })?;
+        let items = self.slice_of(&mut round, max_bytes, true);
+        let more = !items.is_empty() || round.len() > 0;
+        self.cache.noted.go_on(more.then_some(round));
+        more.then_some(items)
+    }
+
+    /// What became of these, up to about `max_bytes`. While operations run, what is not durable is noted again.
+    fn slice_of(&mut self, notes: &mut IntoIter<Note>, max_bytes: usize, running: bool) -> Vec<CacheItem> {
+        let mut slice = Slice::new(max_bytes);
+        while slice.room > 0 {
+            let Some(note) = notes.next() else { break };
+            if running && self.is_undurable(&note) {
+                self.cache.noted.note(|| note);
+                // Costs time all the same (R27).
+                slice.room = slice.room.saturating_sub(8);
+            } else {
+                let (item, bytes) = self.changed(note);
+                slice.push(item, bytes);
+            }
+        }
+        slice.items
+    }
+
+    fn is_undurable(&self, note: &Note) -> bool {
+        match note {
+            Note::Inode(ino) => self.cache.peek(*ino).is_some_and(|node| node.stamp.batch.is_some()),
+            Note::Body(ino) => self.cache.peek_body(*ino).is_some_and(|body| body.stamp.batch.is_some()),
+            Note::Name(dir, name) => self.cache.peek(*dir).is_some_and(|node| match &node.names {
+                Some(names) => names.batch_of(name).is_some(),
+                // That there is none is what the inode says.
+                None => node.stamp.batch.is_some(),
+            }),
+        }
+    }
+
+    /// Changes that wait for the next round.
+    pub fn noted(&self) -> usize {
+        self.cache.noted.len()
+    }
+
+    /// What changed since the last round. All batches are durable, and nothing runs any more.
     pub fn export_delta(&mut self, _export: Export) -> DeltaSlices {
         debug_assert!(self.cache.is_clean(), "R12: drained before the delta");
-        DeltaSlices { notes: self.cache.noted.end().into_iter() }
+        DeltaSlices { notes: self.cache.noted.end() }
     }
 
     /// Nobody wants the copy any more.

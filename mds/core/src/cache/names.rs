@@ -241,6 +241,11 @@ impl Names {
         page
     }
 
+    /// The batch that is to make the last change of a name durable.
+    pub fn batch_of(&self, name: &[u8]) -> Option<BatchId> {
+        self.map.get(name).and_then(|entry| entry.stamp.batch)
+    }
+
     /// Whether every name is known.
     pub fn is_complete(&self) -> bool {
         self.gaps == 0

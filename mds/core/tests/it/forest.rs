@@ -420,11 +420,13 @@ impl Forest {
         self.map_changed();
     }
 
-    /// Starts to copy the cache, or copies on.
+    /// Starts to copy the cache, or copies on; when all was copied once, sends rounds of what has changed.
     pub fn copy(&mut self, subtree: SubtreeId, max_bytes: usize) {
         let served = self.at(subtree);
         let mut copying = served.export.take().unwrap_or_else(|| (served.ns.begin_export(), Vec::new()));
-        copying.1.extend(served.ns.export_slice(&mut copying.0, max_bytes).unwrap_or_default());
+        let slice = served.ns.export_slice(&mut copying.0, max_bytes);
+        let slice = slice.or_else(|| served.ns.export_round(&mut copying.0, max_bytes));
+        copying.1.extend(slice.unwrap_or_default());
         served.export = Some(copying);
     }
 
