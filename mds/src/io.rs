@@ -1,6 +1,8 @@
 //! What a subtree needs from outside, behind small traits: records, objects and
 //! the mons. Tests put memory behind them.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,6 +22,10 @@ use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, Rank, Reason, 
 use pando_rpc::Net;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+/// Connections to other ranks.
+const MAX_CHANNELS: usize = 256;
 
 /// Something under way on the rank's own thread.
 pub type Io<T> = LocalBoxFuture<'static, Result<T, Error>>;
@@ -220,34 +226,55 @@ impl Mons for RankMons {
     }
 }
 
-/// Other ranks, by connections that are made when they are needed.
+/// Other ranks, by connections that are made when they are needed, and stay: a subtree that moves stands still while
+/// one is made.
 pub(crate) struct RankPeers {
-    pub net: Arc<dyn Net>,
+    net: Arc<dyn Net>,
+    channels: RefCell<BTreeMap<String, Channel>>,
+}
+
+impl RankPeers {
+    pub fn new(net: Arc<dyn Net>) -> Self {
+        Self { net, channels: RefCell::default() }
+    }
+
+    fn channel(&self, address: &str) -> Result<Channel, Error> {
+        let mut channels = self.channels.borrow_mut();
+        if let Some(known) = channels.get(address) {
+            return Ok(known.clone());
+        }
+        if channels.len() >= MAX_CHANNELS {
+            // Some are of processes that are no more; what is under way keeps its own.
+            channels.clear();
+        }
+        let channel = pando_rpc::channel(&self.net, address)?;
+        channels.insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
 }
 
 impl Peers for RankPeers {
     fn import(&self, address: String, frames: mpsc::Receiver<ImportFrame>) -> Io<ImportResponse> {
-        let net = Arc::clone(&self.net);
+        let channel = self.channel(&address);
         Box::pin(async move {
-            let channel = pando_rpc::channel(&net, &address)?;
-            let mut service = SubtreeServiceClient::new(channel).max_encoding_message_size(MAX_MESSAGE_BYTES);
+            let mut service = SubtreeServiceClient::new(channel?).max_encoding_message_size(MAX_MESSAGE_BYTES);
             Ok(service.import(ReceiverStream::new(frames)).await?.into_inner())
         })
     }
 
     fn await_map(&self, address: String, epoch: Epoch) -> Io<()> {
-        let net = Arc::clone(&self.net);
+        let channel = self.channel(&address);
         Box::pin(async move {
-            let mut service = SubtreeServiceClient::new(pando_rpc::channel(&net, &address)?);
+            let mut service = SubtreeServiceClient::new(channel?);
             service.await_map(AwaitMapRequest { map_epoch: epoch.0 }).await?;
             Ok(())
         })
     }
 
     fn entries(&self, address: String, root: Ino) -> Io<u64> {
-        let net = Arc::clone(&self.net);
+        let channel = self.channel(&address);
         Box::pin(async move {
-            let mut service = NamespaceServiceClient::new(pando_rpc::channel(&net, &address)?);
+            let mut service = NamespaceServiceClient::new(channel?);
             let target = Some(Target { base: root.0, ..Target::default() });
             let answer = service.stat(StatRequest { caller: None, target, follow: false }).await?.into_inner();
             Ok(answer.attr.map_or(0, |attr| attr.entries))
@@ -255,19 +282,18 @@ impl Peers for RankPeers {
     }
 
     fn merge(&self, address: String, subtree: SubtreeId) -> Io<()> {
-        let net = Arc::clone(&self.net);
+        let channel = self.channel(&address);
         Box::pin(async move {
-            let mut service = SubtreeServiceClient::new(pando_rpc::channel(&net, &address)?);
+            let mut service = SubtreeServiceClient::new(channel?);
             service.merge(MergeRequest { subtree: subtree.0 }).await?;
             Ok(())
         })
     }
 
     fn prepare(&self, address: String, request: PrepareRequest) -> Io<PrepareResponse> {
-        let net = Arc::clone(&self.net);
+        let channel = self.channel(&address);
         Box::pin(async move {
-            let channel = pando_rpc::channel(&net, &address)?;
-            let mut service = SubtreeServiceClient::new(channel).max_encoding_message_size(MAX_MESSAGE_BYTES);
+            let mut service = SubtreeServiceClient::new(channel?).max_encoding_message_size(MAX_MESSAGE_BYTES);
             Ok(service.prepare(request).await?.into_inner())
         })
     }

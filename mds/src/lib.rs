@@ -8,6 +8,7 @@
 //! | `subtree` | the actor that owns a subtree: turns, fetches, commits, held replies, spill, purge |
 //! | `session`, `stream`, `unary` | clients: sessions, the stream of operations, unary methods |
 //! | `administration` | what administrators and other ranks ask |
+//! | `lobby` | requests that wait until their subtree is opened |
 //! | [`load`] | how busy the rank is, for the balancer |
 //! | `memory` | one budget for the caches of all subtrees |
 //! | [`io`] | records, objects and mons behind small traits |
@@ -24,6 +25,7 @@ mod administration;
 pub mod config;
 pub mod io;
 pub mod load;
+mod lobby;
 mod memory;
 mod moving;
 mod owner;

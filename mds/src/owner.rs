@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::memory::Memory;
-use crate::moving::{self, Task};
+use crate::moving::{self, Task, millis};
 use crate::rank::{Parts, Served, Shared};
 use crate::subtree::{self, Ended, MapChanged, Press, Stop, Subtree};
 use crate::takeover::{Ownership, take_over};
@@ -248,6 +248,7 @@ impl Owner {
             }
             self.open(own, &current).await;
         }
+        shared.turn_out(self.subtree);
         self.common.memory.forget(self.subtree);
         self.common.parts.loads.forget(self.subtree);
         self.subtree
@@ -265,7 +266,8 @@ impl Owner {
             self.warm = Some(joined);
         }
         // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
-        let next_batch = self.before.filter(|(former, _)| *former == own).map_or(0, |(_, ended)| ended.next_batch);
+        let again = self.before.filter(|(former, _)| *former == own);
+        let next_batch = again.map_or(0, |(_, ended)| ended.next_batch);
         let records = Rc::clone(&parts.outside.records);
         let taking = take_over(records, own, map, shared.clock.wall_nanos(), next_batch);
         let opened = tokio::select! {
@@ -284,8 +286,9 @@ impl Owner {
         let kept = self.warm.take().filter(|warm| warm.epoch == own.epoch).map(|warm| warm.namespace);
         let warm = kept.or(copied);
         tracing::info!(
-            subtree = %own.subtree, epoch = %own.epoch, shards = opened.listed.len(), warm = warm.is_some(),
-            "a subtree is served"
+            subtree = %own.subtree, epoch = %own.epoch, shards = opened.shards, warm = warm.is_some(),
+            fences_ms = millis(opened.took.fences), reading_ms = millis(opened.took.reading),
+            adopting_ms = millis(opened.took.adopting), "a subtree is served"
         );
         let (control, controls) = mpsc::channel(CONTROLS);
         let launch = subtree::Parts {
@@ -296,6 +299,7 @@ impl Owner {
             lease: Arc::clone(&parts.lease),
             // The sessions of this map were known at the takeover (R19); newer maps follow at once.
             map: Arc::clone(map),
+            again: again.is_some(),
             maps: parts.map.clone(),
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),

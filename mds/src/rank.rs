@@ -23,11 +23,13 @@ use tokio::task::JoinHandle;
 use crate::Config;
 use crate::io::{Outside, RankMons, RankPeers};
 use crate::load::Loads;
+use crate::lobby::{Lobby, PATIENCE};
 use crate::memory::Memory;
 use crate::moving::Imports;
-use crate::owner::{Control, own_all};
+use crate::owner::{Control, own_all, ownership};
 use crate::session::Sessions;
-use crate::subtree::{Subtree, error_result, redirect};
+use crate::stream::refuse;
+use crate::subtree::{Submit, Subtree, error_result, redirect};
 
 /// When to come again while a subtree is served nowhere.
 const RETRY: Duration = Duration::from_millis(100);
@@ -93,6 +95,7 @@ pub(crate) struct Shared {
     /// Memory of all caches, for imports.
     pub cache_bytes: u64,
     pub imports: Imports,
+    lobby: Lobby,
     served: Mutex<BTreeMap<SubtreeId, Served>>,
 }
 
@@ -125,10 +128,47 @@ impl Shared {
 
     /// From now on its requests go there; `None`: nowhere.
     pub(crate) fn serve(&self, subtree: SubtreeId, served: Option<Served>) {
-        match served {
-            Some(served) => self.lock().insert(subtree, served),
-            None => self.lock().remove(&subtree),
+        let Some(served) = served else {
+            self.lock().remove(&subtree);
+            return;
         };
+        let address = served.address.clone();
+        self.lock().insert(subtree, served);
+        // No more than the lobby holds: they need not fit into the mailbox.
+        self.lobby.leave(subtree).into_iter().for_each(|submit| address.do_send(submit));
+    }
+
+    /// Requests for a subtree that is served by nobody here. If it is about to be, they wait for that.
+    pub(crate) fn submit_absent(self: &Arc<Self>, subtree: SubtreeId, submit: Submit) {
+        let map = self.map.current();
+        let successor = map.successor(subtree).unwrap_or(subtree);
+        let ours = ownership(&map, successor, self.rank, self.incarnation).is_some();
+        if !ours || self.shutdown.is_stopping() {
+            return self.refuse(subtree, submit);
+        }
+        match self.lobby.enter(successor, submit) {
+            Ok(None) => {}
+            Ok(Some(number)) => {
+                let shared = Arc::clone(self);
+                tokio::spawn(async move {
+                    tokio::time::sleep(PATIENCE).await;
+                    let waiting = shared.lobby.give_up(successor, number);
+                    waiting.into_iter().for_each(|submit| shared.refuse(successor, submit));
+                });
+            }
+            Err(submit) => self.refuse(subtree, submit),
+        }
+    }
+
+    /// It is not going to be served here: nobody waits for it any more.
+    pub(crate) fn turn_out(&self, subtree: SubtreeId) {
+        self.lobby.leave(subtree).into_iter().for_each(|submit| self.refuse(subtree, submit));
+    }
+
+    fn refuse(&self, subtree: SubtreeId, submit: Submit) {
+        if !submit.requests.is_empty() {
+            refuse(&submit.connection, &submit.requests, &self.absent(subtree));
+        }
     }
 
     /// What to answer while this rank does not serve a subtree: who does, as far as the map knows, or when to come
@@ -198,7 +238,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         records: Rc::new(RecordClient::new(Arc::clone(&env.net), watch.clone())),
         objects: Rc::new(ObjectClient::new(Arc::clone(&env.net), watch.clone(), session)),
         mons: Rc::new(RankMons { client: mons.clone(), rank, incarnation }),
-        peers: Rc::new(RankPeers { net: Arc::clone(&env.net) }),
+        peers: Rc::new(RankPeers::new(Arc::clone(&env.net))),
     };
     let parts = Parts {
         rank,
@@ -256,6 +296,7 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
         shutdown: env.shutdown.clone(),
         cache_bytes: parts.cache_bytes,
         imports: Imports::default(),
+        lobby: Lobby::default(),
         served: Mutex::default(),
     });
     let (memory, usage) = Memory::new(parts.cache_bytes);

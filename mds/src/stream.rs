@@ -210,23 +210,23 @@ async fn hand_in(
     lowest_unanswered: u64,
     requests: Vec<mds::Request>,
 ) -> Result<(), Error> {
+    let submit = Submit { connection: Arc::clone(connection), lowest_unanswered, requests };
     let Some(served) = shared.served(subtree) else {
-        refuse(connection, &requests, &shared.absent(subtree));
+        shared.submit_absent(subtree, submit);
         return Ok(());
     };
-    let submit = Submit { connection: Arc::clone(connection), lowest_unanswered, requests };
     match served.address.try_send(submit) {
         Ok(()) => Ok(()),
         // The mailbox is full: this stream waits, and so its client.
         Err(SendError::Full(submit)) => served.address.send(submit).await.map_err(|_| moved()),
         Err(SendError::Closed(submit)) => {
-            refuse(connection, &submit.requests, &shared.absent(subtree));
+            shared.submit_absent(subtree, submit);
             Ok(())
         }
     }
 }
 
-fn refuse(connection: &Connection, requests: &[mds::Request], result: &OperationResult) {
+pub(crate) fn refuse(connection: &Connection, requests: &[mds::Request], result: &OperationResult) {
     let bytes = result.encoded_len();
     for request in requests {
         connection.reply(request.id, result.clone(), bytes);

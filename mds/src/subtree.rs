@@ -50,7 +50,9 @@ use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
 pub(crate) use commit::Committed;
 use dedup::Dedup;
-pub(crate) use handover::{Export, ExportStep, Find, Found, Freeze, Place, Press, Release, Released, Thaw, Token};
+pub(crate) use handover::{
+    Export, ExportStep, Find, Found, Freeze, Part, Place, Press, Release, Released, Thaw, Token,
+};
 use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
@@ -120,6 +122,8 @@ pub(crate) struct Parts {
     pub clock: Arc<dyn Clock>,
     pub lease: Arc<Lease>,
     pub map: Arc<ClusterMap>,
+    /// It was open here in this epoch before.
+    pub again: bool,
     /// The newest one.
     pub maps: MapWatch,
     /// Of this process of the rank.
@@ -150,6 +154,8 @@ pub(crate) struct Subtree {
     gauge: Arc<Gauge>,
     /// When the heat was told.
     heat_told: std::time::Duration,
+    /// How many awaited sessions the gauge was told of.
+    awaited_told: Option<usize>,
     frost: handover::Frost,
     copy: handover::Copy,
     /// Directories that are looked for, also while nothing else runs.

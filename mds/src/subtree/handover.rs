@@ -75,15 +75,27 @@ pub(crate) enum Found {
     Elsewhere(Crossing),
 }
 
-/// The next part of the cache, `None` at the end; answered at once.
-pub(crate) struct Export(pub ExportStep, pub oneshot::Sender<Option<Vec<CacheItem>>>);
+/// The next part of the cache; answered at once.
+pub(crate) struct Export(pub ExportStep, pub oneshot::Sender<Part>);
+
+/// See [`Export`].
+pub(crate) struct Part {
+    /// `None` at the end of the step.
+    pub items: Option<Vec<CacheItem>>,
+    /// Changes that wait for the next step.
+    pub noted: usize,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExportStep {
     /// Of everything, about so many bytes. The first begins the copy.
     Slice(usize),
-    /// Of what changed since; the subtree is frozen.
+    /// Of what changed since the last round, or since the start.
+    Round(usize),
+    /// The same; the subtree is frozen.
     Delta(usize),
+    /// Nothing yet: how much is there?
+    Look,
     /// Nobody wants it any more.
     Cancel,
 }
@@ -222,6 +234,10 @@ impl Subtree {
                     _ => None,
                 }
             }
+            ExportStep::Round(bytes) => match &mut self.copy {
+                Copy::Whole(copying) => self.namespace.export_round(copying, bytes),
+                _ => None,
+            },
             ExportStep::Delta(bytes) => {
                 self.copy = match std::mem::take(&mut self.copy) {
                     Copy::Whole(copying) => Copy::Delta(self.namespace.export_delta(copying)),
@@ -232,6 +248,7 @@ impl Subtree {
                     _ => None,
                 }
             }
+            ExportStep::Look => None,
             ExportStep::Cancel => {
                 if let Copy::Whole(copying) = std::mem::take(&mut self.copy) {
                     self.namespace.cancel_export(copying);
@@ -239,6 +256,6 @@ impl Subtree {
                 None
             }
         };
-        let _ = reply.send(items);
+        let _ = reply.send(Part { items, noted: self.namespace.noted() });
     }
 }

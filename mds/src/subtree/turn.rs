@@ -5,7 +5,6 @@ use std::time::Duration;
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::Namespace;
 use pando_mds_core::api::{CacheUsage, Context, Done, Outcome};
-use pando_mds_core::pipeline::{Limits, Pipeline};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::{OperationResult, operation_result};
 use pando_proto::{ClientId, Error, Reason};
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
-use crate::session::clients_of;
+use crate::session::awaited;
 use crate::subtree::Ended;
 use crate::takeover::{Opened, Ownership};
 
@@ -50,8 +49,22 @@ pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
     pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
-        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, gauge, warm, control, numbers } =
-            parts;
+        let Parts {
+            own,
+            rank,
+            outside,
+            clock,
+            lease,
+            map,
+            again,
+            maps,
+            incarnation,
+            memory,
+            gauge,
+            warm,
+            control,
+            numbers,
+        } = parts;
         let config = config(own, &map, memory.budget());
         let namespace = match warm {
             Some(mut warm) => {
@@ -64,14 +77,6 @@ impl Subtree {
             }
             None => Namespace::new(config),
         };
-        let pipeline = Pipeline::new(
-            own.subtree,
-            own.epoch,
-            own.root.shard(),
-            opened.listed.iter().copied(),
-            opened.next_batch,
-            Limits::default(),
-        );
         let mut subtree = Self {
             own,
             rank,
@@ -83,6 +88,7 @@ impl Subtree {
             memory,
             gauge,
             heat_told: Duration::ZERO,
+            awaited_told: None,
             frost: Default::default(),
             copy: Default::default(),
             finds: Default::default(),
@@ -92,8 +98,8 @@ impl Subtree {
             control,
             numbers,
             namespace,
-            pipeline,
-            dedup: Default::default(),
+            pipeline: opened.pipeline,
+            dedup: opened.dedup,
             tasks: JoinSet::new(),
             me: None,
             events: Default::default(),
@@ -111,8 +117,8 @@ impl Subtree {
             spills: Default::default(),
             purges: Default::default(),
             statfs: Default::default(),
-            orphans: Default::default(),
-            awaited: clients_of(&map).into_iter().map(|client| (client, Default::default())).collect(),
+            orphans: opened.orphans,
+            awaited: awaited(&map, own.subtree, again).map(|client| (client, Default::default())).collect(),
             map,
             due_to_register: Default::default(),
             ending: None,
@@ -121,29 +127,13 @@ impl Subtree {
             evictions_in_vain: 0,
             ended: Some(ended),
         };
-        subtree.adopt(opened);
+        subtree.resume_purges(opened.purges);
+        subtree.adopt_transactions(opened.transactions);
+        if !subtree.awaited.is_empty() {
+            subtree.namespace.begin_grace();
+        }
         subtree.learn_map();
         subtree
-    }
-
-    /// What a takeover found.
-    fn adopt(&mut self, opened: Opened) {
-        for shard in opened.fenced {
-            self.pipeline.fence_raised(shard);
-        }
-        for (shard, position) in opened.resolved {
-            self.pipeline.adopt_resolved(shard, self.own.subtree, position.0, position.1);
-        }
-        for (shard, reference, live) in opened.completed {
-            self.pipeline.adopt_completed(shard, reference, live);
-        }
-        self.dedup = opened.dedup;
-        self.orphans = opened.orphans.into_iter().collect();
-        self.resume_purges(opened.purges);
-        self.adopt_transactions(opened.transactions);
-        if !self.awaited.is_empty() {
-            self.namespace.begin_grace();
-        }
     }
 
     /// After the start: goes on with what the takeover found.
@@ -157,6 +147,7 @@ impl Subtree {
     pub(super) fn turn(&mut self) -> bool {
         self.now = self.clock.wall_nanos();
         let began = self.clock.boottime();
+        self.namespace.note_awaited(self.awaited.len());
         let (mut left, mut ran) = (OPERATIONS_PER_TURN, 0);
         while left > 0 {
             if let Some(event) = self.events.pop_front() {
@@ -185,6 +176,10 @@ impl Subtree {
     fn count(&mut self, began: Duration, ran: u64) {
         let now = self.clock.boottime();
         self.gauge.turn(ran, now.saturating_sub(began), self.namespace.usage().inodes);
+        // Only ever fewer after the opening.
+        if self.awaited_told.replace(self.awaited.len()) != Some(self.awaited.len()) {
+            self.gauge.awaits(self.awaited.keys().copied());
+        }
         if now.saturating_sub(self.heat_told) > HEAT_PAUSE {
             self.heat_told = now;
             self.gauge.warm(self.namespace.heat());

@@ -1,6 +1,6 @@
 //! Pools and mons in memory that keep the rules of the real ones (R2), and obey the test.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -134,6 +134,11 @@ impl FakeRecords {
     }
 
     /// Keys of one kind, in all shards.
+    /// A record that somebody left.
+    pub fn put(&self, key: &Key, value: Bytes) {
+        self.store.borrow_mut().records.insert((key.shard(), key.encode()), value);
+    }
+
     pub fn keys(&self, of: impl Fn(&Key) -> bool) -> Vec<Key> {
         let store = self.store.borrow();
         let keys = store.records.keys().filter_map(|(shard, key)| Key::decode(*shard, key));
@@ -402,16 +407,52 @@ fn alone<T: 'static>() -> Io<T> {
 }
 
 /// Other ranks, which take every copy.
-pub struct Takers;
+#[derive(Clone, Default)]
+pub struct Takers {
+    /// Parts of copies that were begun, and taken.
+    parts: Rc<watch::Sender<(usize, usize)>>,
+    /// Parts from this one on are refused.
+    pub refuse_from: Rc<Cell<Option<usize>>>,
+    /// Parts up to this one are taken; others wait.
+    allowed: Rc<watch::Sender<Option<usize>>>,
+    /// Numbers of the frames that came, and whether they were the last.
+    pub frames: Rc<RefCell<Vec<(u64, bool)>>>,
+}
+
+impl Takers {
+    /// So many parts of copies have begun.
+    pub async fn have_begun(&self, parts: usize) {
+        self.parts.subscribe().wait_for(|(begun, _)| *begun >= parts).await.expect("never closed");
+    }
+
+    pub fn begun(&self) -> usize {
+        self.parts.borrow().0
+    }
+
+    /// Parts beyond so many wait.
+    pub fn allow(&self, parts: Option<usize>) {
+        self.allowed.send_replace(parts);
+    }
+}
 
 impl Peers for Takers {
     fn import(&self, _: String, mut frames: tokio::sync::mpsc::Receiver<ImportFrame>) -> Io<ImportResponse> {
+        let this = self.clone();
         Box::pin(async move {
+            this.parts.send_modify(|(begun, _)| *begun += 1);
+            let number = this.begun();
+            if this.refuse_from.get().is_some_and(|from| number >= from) {
+                return Err(Error::new(Reason::Unavailable, "this rank has just died"));
+            }
+            let mut allowed = this.allowed.subscribe();
+            allowed.wait_for(|most| most.is_none_or(|most| number <= most)).await.expect("never closed");
             while let Some(frame) = frames.recv().await {
+                this.frames.borrow_mut().push((frame.number, frame.last));
                 if frame.last {
                     break;
                 }
             }
+            this.parts.send_modify(|(_, taken)| *taken += 1);
             Ok(ImportResponse::default())
         })
     }

@@ -42,6 +42,7 @@ pub struct World {
     pub records: FakeRecords,
     pub objects: FakeObjects,
     pub mons: FakeMons,
+    pub peers: Takers,
     pub inline_limit: Option<u64>,
 }
 
@@ -101,7 +102,7 @@ impl TestRank {
             records: Rc::new(world.records.clone()),
             objects: Rc::new(world.objects.clone()),
             mons: Rc::new(world.mons.clone()),
-            peers: Rc::new(Takers),
+            peers: Rc::new(world.peers.clone()),
         };
         let parts = Parts {
             rank: Rank(0),

@@ -1,5 +1,7 @@
 //! A subtree is split off, or on its way to another rank (R11, R12).
 
+use std::time::Duration;
+
 use pando_cluster_map::{ClusterMap, RankInfo, Subtree};
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation_result::Result as Reply;
@@ -100,6 +102,123 @@ fn r12_nothing_is_served_until_the_outcome_of_a_handover_is_known() {
         assert!(client.is_unanswered(id).await);
         *world.mons.handover.borrow_mut() = Some(Error::new(Reason::StaleEpoch, "there is no such move"));
         assert!(result(client.reply(id).await).is_ok(), "it stays here, and is served again");
+        rank.stop().await;
+    });
+}
+
+async fn write_some(client: &mut Client, round: usize, count: usize) {
+    eprintln!("writing {round}");
+    let files = (0..count).map(|file| write_file(&format!("file{file}"), format!("{round}").as_bytes())).collect();
+    for id in client.send(files).await {
+        result(client.reply(id).await).unwrap();
+    }
+    eprintln!("written {round}");
+}
+
+#[test]
+fn r12_rounds_that_never_shrink_come_to_an_end() {
+    run(async {
+        let world = World::default();
+        *world.mons.handover.borrow_mut() = Some(Error::new(Reason::StaleEpoch, "not now"));
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        write_some(&mut client, 0, 300).await;
+        world.peers.allow(Some(0));
+        begin_move(&rank);
+        let mut round = 1;
+        while world.mons.handovers() == 0 {
+            world.peers.have_begun(round).await;
+            // While this part is on its way everything changes again.
+            if world.mons.handovers() == 0 && round < 20 {
+                write_some(&mut client, round, 300).await;
+            }
+            world.peers.allow(Some(round));
+            round += 1;
+            tokio::select! {
+                () = world.peers.have_begun(round) => {}
+                () = world.mons.are_asked(1) => {}
+            }
+            // The last part comes when it stands still: it may not wait for us.
+            if round == 3 {
+                world.peers.allow(None);
+            }
+        }
+        let parts = world.peers.begun();
+        assert!((3..=10).contains(&parts), "{parts} parts: the copy, rounds, the rest");
+        let frames = world.peers.frames.borrow().clone();
+        assert!(frames.iter().enumerate().all(|(at, (number, _))| at as u64 == *number), "numbered in their order");
+        assert_eq!(frames.iter().filter(|(_, last)| *last).count(), 1);
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r12_a_destination_that_dies_between_two_rounds_leaves_the_subtree_where_it_is() {
+    run(async {
+        for dies in 1..=3 {
+            let world = World::default();
+            *world.mons.handover.borrow_mut() = Some(Error::new(Reason::StaleEpoch, "not now"));
+            world.peers.refuse_from.set(Some(dies));
+            world.peers.allow(Some(0));
+            let rank = TestRank::start(&world, 1, CACHE).await;
+            let mut client = rank.connect(1).await;
+            write_some(&mut client, 0, 200).await;
+            begin_move(&rank);
+            world.peers.have_begun(1).await;
+            write_some(&mut client, 1, 200).await;
+            world.peers.allow(None);
+            world.peers.have_begun(dies).await;
+            // It is served, also what was asked while it stood still.
+            write_some(&mut client, 2, 200).await;
+            let read = client.call(read_file("file7")).await.unwrap();
+            assert_eq!(body_of(read).as_deref(), Some(&b"2"[..]), "died at {dies}");
+            assert_eq!(world.mons.handovers(), 0, "nothing was proposed");
+            rank.stop().await;
+        }
+    });
+}
+
+#[test]
+fn requests_wait_for_a_subtree_that_is_being_taken_over() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("file", b"1")).await.unwrap();
+        rank.stop().await;
+        // Takes a while.
+        let slow = World { records: world.records.clone().with_read_delay(Duration::from_millis(30)), ..world.clone() };
+        let rank = TestRank::start(&slow, 2, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let ids = client.send(vec![stat("file"), write_file("other", b"2")]).await;
+        for id in ids {
+            result(client.reply(id).await).expect("nobody has to come again");
+        }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn requests_do_not_wait_for_ever_for_a_subtree_that_cannot_be_taken_over() {
+    run(async {
+        let world = World::default();
+        let slow = World { records: world.records.clone().with_read_delay(Duration::from_secs(3600)), ..world };
+        let rank = TestRank::start(&slow, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let first = client.send(vec![stat("file")]).await[0];
+        let error = result(client.reply(first).await).unwrap_err();
+        assert_eq!(error.reason, Reason::Unavailable, "{error}");
+        assert!(error.retry_after.is_some());
+        // Another rank takes it, and who waits hears of it at once.
+        let second = client.send(vec![stat("file")]).await[0];
+        assert!(client.is_unanswered(second).await);
+        rank.change_map(|map| {
+            add_rank_1(map);
+            let root = map.subtrees.get_mut(&ROOT_SUBTREE).unwrap();
+            (root.owner, root.epoch) = (Rank(1), Epoch(2));
+        });
+        let Reply::Redirect(redirect) = client.reply(second).await else { panic!("no redirect") };
+        assert_eq!(redirect.rank, 1);
         rank.stop().await;
     });
 }

@@ -1,13 +1,19 @@
 //! Crashes and new owners (R3, R5, R19).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use pando_mds_core::records::Key;
+use bytes::Bytes;
+use pando_mds_core::records::{FORMAT, Key};
+use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::client_frame::Frame as Up;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::server_frame::Frame as Down;
-use pando_proto::mds::{CloseRequest, KeepAlive, OpenFlag, ReclaimRequest, ReclaimedHandle};
-use pando_proto::{ClientId, Error, Ino, Reason, ShardId};
+use pando_proto::mds::{
+    CloseRequest, Completed, CompletedRecord, KeepAlive, OpenFlag, ReclaimRequest, ReclaimedHandle,
+};
+use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId};
+use prost::Message as _;
 
 use crate::fake::Gate;
 use crate::harness::*;
@@ -226,6 +232,46 @@ fn a_keep_alive_is_not_the_end_of_reclaiming_but_an_empty_reclaim_is() {
         while orphans(&world) > 0 {
             tokio::task::yield_now().await;
         }
+        rank.stop().await;
+    });
+}
+
+/// `q/` records of an earlier epoch, each with the answer to one request of one of several clients.
+fn remember(world: &World, count: u64) {
+    for batch in 1..=count {
+        let answer = Completed { client_id: 2 + batch % 8, request: batch, result: Bytes::from_static(b"") };
+        let mut value = vec![FORMAT];
+        value.extend(CompletedRecord { completed: vec![answer] }.encode_to_vec());
+        world.records.put(&Key::Completed(ShardId(0), ROOT_SUBTREE, Epoch(1), batch), value.into());
+    }
+}
+
+#[test]
+fn r27_a_takeover_with_many_records_lets_others_run() {
+    run(async {
+        const RECORDS: u64 = 20_000;
+        let world = World::default();
+        remember(&world, RECORDS);
+        let turns = std::rc::Rc::new(std::cell::Cell::new(0));
+        let (count, longest) = (std::rc::Rc::clone(&turns), std::rc::Rc::new(std::cell::Cell::new(Duration::ZERO)));
+        let seen = std::rc::Rc::clone(&longest);
+        let others = tokio::task::spawn_local(async move {
+            let mut last = std::time::Instant::now();
+            loop {
+                tokio::task::yield_now().await;
+                count.set(count.get() + 1);
+                seen.set(seen.get().max(last.elapsed()));
+                last = std::time::Instant::now();
+            }
+        });
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let before = turns.get();
+        let answer = client.call(stat("nothing")).await.unwrap_err();
+        assert_eq!(answer.errno, pando_proto::Errno::ENOENT);
+        println!("{RECORDS} records: {} turns of others, {:?} between two at most", turns.get(), longest.get());
+        assert!(turns.get() >= RECORDS / 64, "{} turns of others, {before} before the request", turns.get());
+        others.abort();
         rank.stop().await;
     });
 }
