@@ -16,6 +16,7 @@ use super::cluster::{Cluster, Plan};
 use super::html::Page;
 use super::tree::Tree;
 use super::work::{self, Load, Slow, Warm, millis};
+use crate::measure::median;
 use crate::replay::Mismatches;
 use crate::report::Report;
 use crate::target::pando::Pando;
@@ -61,6 +62,8 @@ pub struct Row {
     pub seconds: f64,
     /// The longest request of any client that was under way meanwhile.
     pub longest_stall_ms: f64,
+    /// The same of a stretch of the same length before it, in which nothing moved.
+    pub stall_without_move_ms: f64,
 }
 
 /// When a move was under way.
@@ -69,11 +72,20 @@ struct Moved {
     to: u32,
     start: Instant,
     end: Instant,
+    /// Nothing moved from then to the start, nor did anything of an earlier move show.
+    calm: Instant,
 }
 
 impl Moved {
     fn meets(&self, slow: &Slow) -> bool {
         slow.start <= self.end + AFTER && slow.end >= self.start
+    }
+
+    /// For comparison: a request that was under way before, in a stretch as long as that of the move.
+    fn precedes(&self, slow: &Slow) -> bool {
+        let length = self.end + AFTER - self.start;
+        let from = self.start.checked_sub(length).map_or(self.calm, |from| from.max(self.calm));
+        slow.start >= from && slow.end < self.start
     }
 }
 
@@ -147,7 +159,9 @@ async fn prepare(mons: &str, warm: &Warm, clients: usize) -> anyhow::Result<(Tre
 
 /// The moves, and how many inodes the owner said were cached before the first.
 async fn moves(tree: &Tree, subtree: SubtreeId, count: usize) -> anyhow::Result<(Vec<Moved>, u64)> {
-    tokio::time::sleep(2 * CALM).await;
+    tokio::time::sleep(CALM).await;
+    let mut calm = Instant::now();
+    tokio::time::sleep(CALM).await;
     let cached = cached(tree, subtree).await;
     let mut moved = Vec::with_capacity(count);
     for number in 0..count {
@@ -157,8 +171,11 @@ async fn moves(tree: &Tree, subtree: SubtreeId, count: usize) -> anyhow::Result<
         let to = others.min().context("there is no other rank")?;
         let start = Instant::now();
         let (_, epoch) = tree.admin.move_subtree(subtree, to, true).await.with_context(|| format!("move {number}"))?;
-        moved.push(Moved { from: from.0, to: to.0, start, end: Instant::now() });
-        tokio::time::sleep(CALM).await;
+        let end = Instant::now();
+        moved.push(Moved { from: from.0, to: to.0, start, end, calm });
+        calm = end + AFTER;
+        // Until the next: at least as long as a move.
+        tokio::time::sleep(AFTER + (end - start + 2 * AFTER).max(CALM)).await;
         wait_for_map(tree, subtree, to).await.with_context(|| format!("no map of epoch {epoch} came"))?;
     }
     Ok((moved, cached))
@@ -192,29 +209,24 @@ fn note(report: &mut Report, moved: &[Moved], slow: &[Slow], failed: u64, cached
             to: moved.to,
             seconds: (moved.end - moved.start).as_secs_f64(),
             longest_stall_ms: longest(&mut slow.iter().filter(|slow| moved.meets(slow))),
+            stall_without_move_ms: longest(&mut slow.iter().filter(|slow| moved.precedes(slow))),
         })
         .collect();
     let quiet = longest(&mut slow.iter().filter(|slow| !moved.iter().any(|moved| moved.meets(slow))));
-    let mut stalls: Vec<f64> = rows.iter().map(|row| row.longest_stall_ms).collect();
-    stalls.sort_by(f64::total_cmp);
+    let stalls: Vec<f64> = rows.iter().map(|row| row.longest_stall_ms).collect();
+    let without: Vec<f64> = rows.iter().map(|row| row.stall_without_move_ms).collect();
+    let added: Vec<f64> = rows.iter().map(|row| row.longest_stall_ms - row.stall_without_move_ms).collect();
     let extra = &mut report.extra;
     extra.insert("moves".into(), serde_json::to_value(&rows)?);
     extra.insert("median_stall_ms".into(), median(&stalls).into());
-    extra.insert("worst_stall_ms".into(), stalls.last().copied().unwrap_or_default().into());
+    extra.insert("worst_stall_ms".into(), stalls.iter().copied().fold(0.0, f64::max).into());
+    extra.insert("median_stall_without_move_ms".into(), median(&without).into());
+    extra.insert("worst_stall_without_move_ms".into(), without.iter().copied().fold(0.0, f64::max).into());
+    extra.insert("median_added_by_move_ms".into(), median(&added).into());
     extra.insert("quiet_longest_ms".into(), quiet.into());
     extra.insert("failed_requests".into(), failed.into());
     extra.insert("cached_inodes".into(), cached.into());
     Ok(())
-}
-
-/// Of sorted numbers.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => sorted[middle],
-        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
-    }
 }
 
 fn rows(report: &Report) -> Vec<Vec<String>> {
@@ -226,21 +238,25 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
             format!("{} -> {}", row["from"], row["to"]),
             format!("{:.3}", cell(row, "seconds")),
             format!("{:.1}", cell(row, "longest_stall_ms")),
+            format!("{:.1}", cell(row, "stall_without_move_ms")),
         ]
     };
     moves.into_iter().flatten().enumerate().map(row).collect()
 }
 
-const HEAD: [&str; 4] = ["move", "ranks", "seconds", "longest stall ms"];
+const HEAD: [&str; 5] = ["move", "ranks", "seconds", "longest stall ms", "without a move ms"];
 
 fn summary(report: &Report) -> String {
     let number = |name: &str| report.extra.get(name).and_then(serde_json::Value::as_f64).unwrap_or_default();
     format!(
-        "longest stall of a move: median {:.1} ms, worst {:.1} ms (without a move: {:.1} ms); failed requests: {}; \
-         inodes cached before the first move: {}",
+        "longest stall of a move: median {:.1} ms, worst {:.1} ms; in as long a time before each, without a move: \
+         median {:.1} ms, worst {:.1} ms; the move adds {:.1} ms at the median; failed requests: {}; inodes cached \
+         before the first move: {}",
         number("median_stall_ms"),
         number("worst_stall_ms"),
-        number("quiet_longest_ms"),
+        number("median_stall_without_move_ms"),
+        number("worst_stall_without_move_ms"),
+        number("median_added_by_move_ms"),
         number("failed_requests"),
         number("cached_inodes")
     )
@@ -266,11 +282,15 @@ mod tests {
     fn a_stall_belongs_to_the_moves_that_it_meets() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let moved = |from: u64, to: u64| Moved { from: 0, to: 1, start: at(from), end: at(to) };
+        let moved =
+            |from: u64, to: u64, calm: u64| Moved { from: 0, to: 1, start: at(from), end: at(to), calm: at(calm) };
         let slow = |from: u64, to: u64| Slow { start: at(from), end: at(to) };
         let mut report = Report::new("migrate", String::new(), 1);
-        let all = [slow(90, 130), slow(150, 155), slow(5000, 5007), slow(9000, 9300)];
-        note(&mut report, &[moved(100, 200), moved(5001, 5100)], &all, 0, 7).unwrap();
+        let before = [slow(20, 70), slow(60, 90), slow(60, 80), slow(4600, 4700), slow(4750, 4800), slow(4900, 4920)];
+        let all = [slow(90, 130), slow(150, 155), slow(5000, 5007), slow(9000, 9300)].into_iter().chain(before);
+        let all: Vec<Slow> = all.collect();
+        // The second has 299 ms before it, and what is like it.
+        note(&mut report, &[moved(100, 200, 50), moved(5001, 5100, 400)], &all, 0, 7).unwrap();
         let stalls: Vec<f64> = report.extra["moves"]
             .as_array()
             .unwrap()
@@ -279,7 +299,10 @@ mod tests {
             .collect();
         assert_eq!(stalls, [40.0, 7.0]);
         assert_eq!((&report.extra["median_stall_ms"], &report.extra["worst_stall_ms"]), (&23.5.into(), &40.0.into()));
+        let without = |row: usize| report.extra["moves"][row]["stall_without_move_ms"].as_f64().unwrap();
+        assert_eq!((without(0), without(1)), (30.0, 50.0));
+        assert_eq!(report.extra["median_stall_without_move_ms"], 40.0);
+        assert_eq!(report.extra["median_added_by_move_ms"], -16.5);
         assert_eq!(report.extra["quiet_longest_ms"], 300.0);
-        assert_eq!((median(&[]), median(&[3.0]), median(&[1.0, 3.0, 9.0])), (0.0, 3.0, 3.0));
     }
 }

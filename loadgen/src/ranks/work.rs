@@ -120,6 +120,7 @@ impl Worker<'_> {
         self.done.recorder.record(name, end - start);
         if end - start >= SLOW {
             self.done.slow.push(Slow { start, end });
+            tracing::debug!(client = self.number, name, took_ms = millis(end - start), "a slow request");
         }
         match result {
             Ok(value) => {
