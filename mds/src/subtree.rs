@@ -122,8 +122,6 @@ pub(crate) struct Parts {
     pub clock: Arc<dyn Clock>,
     pub lease: Arc<Lease>,
     pub map: Arc<ClusterMap>,
-    /// It was open here in this epoch before.
-    pub again: bool,
     /// The newest one.
     pub maps: MapWatch,
     /// Of this process of the rank.
@@ -154,8 +152,6 @@ pub(crate) struct Subtree {
     gauge: Arc<Gauge>,
     /// When the heat was told.
     heat_told: std::time::Duration,
-    /// How many awaited sessions the gauge was told of.
-    awaited_told: Option<usize>,
     frost: handover::Frost,
     copy: handover::Copy,
     /// Directories that are looked for, also while nothing else runs.

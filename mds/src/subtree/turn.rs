@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
-use crate::session::awaited;
+use crate::session::clients_of;
 use crate::subtree::Ended;
 use crate::takeover::{Opened, Ownership};
 
@@ -49,22 +49,8 @@ pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
     pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
-        let Parts {
-            own,
-            rank,
-            outside,
-            clock,
-            lease,
-            map,
-            again,
-            maps,
-            incarnation,
-            memory,
-            gauge,
-            warm,
-            control,
-            numbers,
-        } = parts;
+        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, gauge, warm, control, numbers } =
+            parts;
         let config = config(own, &map, memory.budget());
         let namespace = match warm {
             Some(mut warm) => {
@@ -88,7 +74,6 @@ impl Subtree {
             memory,
             gauge,
             heat_told: Duration::ZERO,
-            awaited_told: None,
             frost: Default::default(),
             copy: Default::default(),
             finds: Default::default(),
@@ -118,7 +103,7 @@ impl Subtree {
             purges: Default::default(),
             statfs: Default::default(),
             orphans: opened.orphans,
-            awaited: awaited(&map, own.subtree, again).map(|client| (client, Default::default())).collect(),
+            awaited: clients_of(&map).into_iter().map(|client| (client, Default::default())).collect(),
             map,
             due_to_register: Default::default(),
             ending: None,
@@ -147,7 +132,6 @@ impl Subtree {
     pub(super) fn turn(&mut self) -> bool {
         self.now = self.clock.wall_nanos();
         let began = self.clock.boottime();
-        self.namespace.note_awaited(self.awaited.len());
         let (mut left, mut ran) = (OPERATIONS_PER_TURN, 0);
         while left > 0 {
             if let Some(event) = self.events.pop_front() {
@@ -176,10 +160,6 @@ impl Subtree {
     fn count(&mut self, began: Duration, ran: u64) {
         let now = self.clock.boottime();
         self.gauge.turn(ran, now.saturating_sub(began), self.namespace.usage().inodes);
-        // Only ever fewer after the opening.
-        if self.awaited_told.replace(self.awaited.len()) != Some(self.awaited.len()) {
-            self.gauge.awaits(self.awaited.keys().copied());
-        }
         if now.saturating_sub(self.heat_told) > HEAT_PAUSE {
             self.heat_told = now;
             self.gauge.warm(self.namespace.heat());

@@ -107,12 +107,10 @@ fn r12_nothing_is_served_until_the_outcome_of_a_handover_is_known() {
 }
 
 async fn write_some(client: &mut Client, round: usize, count: usize) {
-    eprintln!("writing {round}");
     let files = (0..count).map(|file| write_file(&format!("file{file}"), format!("{round}").as_bytes())).collect();
     for id in client.send(files).await {
         result(client.reply(id).await).unwrap();
     }
-    eprintln!("written {round}");
 }
 
 #[test]
