@@ -138,7 +138,8 @@ impl Subtrees {
 #[tonic::async_trait]
 impl SubtreeService for Subtrees {
     async fn split(&self, request: Request<SplitRequest>) -> Result<Response<SplitResponse>, Status> {
-        let target = request.into_inner().target.unwrap_or_default();
+        let target = request.into_inner().target;
+        let target = target.ok_or_else(|| Error::new(Reason::InvalidRequest, "the request names no directory"))?;
         let (subtree, epoch) = self.split_off(target).await?;
         Ok(Response::new(SplitResponse { subtree: subtree.0, map_epoch: epoch.0 }))
     }
@@ -156,6 +157,9 @@ impl SubtreeService for Subtrees {
     async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
         let request = request.into_inner();
         let subtree = SubtreeId(request.subtree);
+        if request.subtree == 0 {
+            return Err(Error::new(Reason::InvalidRequest, "the request names no subtree").into());
+        }
         // R14: whoever asks has found the subtree here by that map.
         let map = self.0.map.wait_for(Epoch(request.map_epoch), MAP_WAIT).await?;
         let served = self.0.served(subtree).ok_or_else(|| not_here(&self.0, subtree, &Target::default()))?;

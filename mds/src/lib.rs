@@ -9,6 +9,7 @@
 //! | `session`, `stream`, `unary` | clients: sessions, the stream of operations, unary methods |
 //! | `administration` | what administrators and other ranks ask |
 //! | `lobby` | requests that wait until their subtree is opened |
+//! | `asking`, `spread` | what the rank wants of its own subtrees: hints of the balancer, child directories to be spread |
 //! | [`load`] | how busy the rank is, for the balancer |
 //! | `memory` | one budget for the caches of all subtrees |
 //! | [`io`] | records, objects and mons behind small traits |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod asking;
 pub mod config;
 pub mod io;
 pub mod load;
@@ -31,6 +33,7 @@ mod moving;
 mod owner;
 pub mod rank;
 mod session;
+mod spread;
 mod stream;
 mod subtree;
 mod takeover;

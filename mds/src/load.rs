@@ -1,13 +1,13 @@
 //! How busy the rank and its subtrees are, for the balancer: told with each heartbeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pando_proto::mon::{HotDirectory, RankLoad, SubtreeLoad};
-use pando_proto::{Ino, SubtreeId};
+use pando_proto::{ClientId, Ino, SubtreeId};
 use pando_rpc::Clock;
 
 /// Weight of the newest figure in what is told.
@@ -16,6 +16,8 @@ const NEWEST: f64 = 0.5;
 const NOMINAL: Duration = Duration::from_millis(10);
 /// Shorter spans say nothing.
 const MIN_SPAN: Duration = Duration::from_millis(100);
+/// Awaited sessions told.
+const MAX_AWAITED: usize = 256;
 /// Hot directories told of a subtree.
 const MAX_HOT: usize = 64;
 
@@ -26,6 +28,8 @@ pub(crate) struct Gauge {
     busy_nanos: AtomicU64,
     inodes: AtomicU64,
     heat: Mutex<BTreeMap<Ino, (Bytes, f64)>>,
+    /// Sessions that have not said yet what they have open.
+    awaited: Mutex<BTreeSet<ClientId>>,
     /// What an operation counts as at least.
     nominal: Duration,
 }
@@ -46,6 +50,11 @@ impl Gauge {
 
     fn busy(&self) -> Duration {
         Duration::from_nanos(self.busy_nanos.load(Ordering::Relaxed))
+    }
+
+    /// Whose word is awaited since the subtree was opened (R19).
+    pub fn awaits(&self, sessions: impl Iterator<Item = ClientId>) {
+        *lock(&self.awaited) = sessions.take(MAX_AWAITED).collect();
     }
 
     /// Where the operations were since the last call.
@@ -128,12 +137,15 @@ impl Loads {
         }
         let State { gauges, told, busy_share, operations_before, .. } = &*state;
         let operations = gauges.values().map(|gauge| gauge.operations.load(Ordering::Relaxed)).sum::<u64>();
+        let mut awaited = BTreeSet::new();
+        gauges.values().for_each(|gauge| awaited.extend(lock(&gauge.awaited).iter().map(|client| client.0)));
         RankLoad {
             busy_permille: permille(*busy_share),
             ops_per_s: told.values().map(|told| told.ops_per_s).sum(),
             subtrees: told.iter().map(|(id, told)| told.to_proto(*id, gauges.get(id))).collect(),
             operations: operations_before + operations,
             cpu_millis: if self.runtime.is_some() { cpu_millis() } else { 0 },
+            awaited: awaited.into_iter().take(MAX_AWAITED).collect(),
         }
     }
 
@@ -219,6 +231,11 @@ mod tests {
         assert!(load.subtrees[0].ops_per_s > load.subtrees[1].ops_per_s);
         assert_eq!(load.subtrees[0].cached_inodes, 7);
         assert_eq!(load.subtrees[0].hot.first().map(|hot| hot.ino), Some(20));
+        one.awaits([7, 8].map(ClientId).into_iter());
+        other.awaits([8, 9].map(ClientId).into_iter());
+        assert_eq!(loads.report().awaited, [7, 8, 9]);
+        one.awaits(std::iter::empty());
+        assert_eq!(loads.report().awaited, [8, 9]);
         loads.forget(SubtreeId(1));
         let load = loads.report();
         assert_eq!((load.operations, load.subtrees.len()), (1010, 1), "what was done stays counted");

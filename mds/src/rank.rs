@@ -13,14 +13,15 @@ use pando_cluster_map::{ClusterMap, RANK_SESSION, settings};
 use pando_mds_core::api::CacheUsage;
 use pando_mon_client::{Daemon, MapWatch, MonClient};
 use pando_osd_client::{ObjectClient, RecordClient};
-use pando_proto::mds::{OperationResult, Target};
-use pando_proto::mon::{RegisterRankRequest, SplitRequest};
+use pando_proto::mds::OperationResult;
+use pando_proto::mon::RegisterRankRequest;
 use pando_proto::{ClientId, Error, Rank, Reason, SubtreeId};
 use pando_rpc::{Clock, Env, Lease, Listener, Shutdown};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::Config;
+use crate::asking::follow_hints;
 use crate::io::{Outside, RankMons, RankPeers};
 use crate::load::Loads;
 use crate::lobby::{Lobby, PATIENCE};
@@ -28,6 +29,7 @@ use crate::memory::Memory;
 use crate::moving::Imports;
 use crate::owner::{Control, own_all, ownership};
 use crate::session::Sessions;
+use crate::spread::spread_all;
 use crate::stream::refuse;
 use crate::subtree::{Submit, Subtree, error_result, redirect};
 
@@ -250,7 +252,8 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         loads,
     };
     let (mut handle, shared) = serve_shared(parts, listener, env.clone()).await;
-    handle.tasks.push(tokio::task::spawn_local(follow_hints(shared, hints)));
+    handle.tasks.push(tokio::task::spawn_local(follow_hints(Arc::clone(&shared), hints)));
+    handle.tasks.push(tokio::task::spawn_local(spread_all(shared)));
     let shutdown = env.shutdown.clone();
     handle.tasks.push(tokio::task::spawn_local(async move {
         shutdown.stopped().await;
@@ -315,27 +318,6 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
         tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone(), Arc::clone(&parts.lease)));
     let owning = tokio::task::spawn_local(own_all(Arc::clone(&shared), parts, memory));
     (Handle { address, usage, tasks: vec![serving, sweeping, owning] }, shared)
-}
-
-/// Does what the balancer asks for, as far as it makes sense here.
-async fn follow_hints(shared: Arc<Shared>, mut hints: mpsc::UnboundedReceiver<(Vec<SplitRequest>, Vec<u64>)>) {
-    loop {
-        let (splits, merges) = tokio::select! {
-            Some(hint) = hints.recv() => hint,
-            () = shared.shutdown.stopped() => return,
-        };
-        let splits = splits.into_iter().map(|split| {
-            let target = Target { base: split.dir, ..Target::default() };
-            (SubtreeId(split.subtree), Control::Split { target, automatic: true, reply: oneshot::channel().0 })
-        });
-        let merges = merges.into_iter().map(|id| (SubtreeId(id), Control::Merge(oneshot::channel().0)));
-        for (subtree, control) in splits.chain(merges) {
-            if let Some(served) = shared.served(subtree) {
-                // One that is not taken comes again, if it still makes sense.
-                let _ = served.control.try_send(control);
-            }
-        }
-    }
 }
 
 /// Evicts sessions that are silent for too long (R9); the map then tells everyone. A rank that was cut off, or served

@@ -118,7 +118,10 @@ async fn next(incoming: &mut Streaming<ClientFrame>) -> Result<Option<Incoming>,
 /// Checks who is there (R9, R14).
 async fn greet(shared: &Shared, hello: &Hello) -> Result<ClientId, Error> {
     let map = catch_up(shared, hello.map_epoch).await?;
-    if !hello.cluster_id.is_empty() && hello.cluster_id[..] != map.cluster_id[..] {
+    if hello.cluster_id.is_empty() {
+        return Err(Error::new(Reason::InvalidRequest, "a Hello names the cluster that is meant: it is empty"));
+    }
+    if hello.cluster_id[..] != map.cluster_id[..] {
         return Err(Error::new(Reason::WrongCluster, "this rank belongs to another cluster: check the addresses"));
     }
     let client = ClientId(hello.client_id);

@@ -289,3 +289,97 @@ async fn survivors_take_over_what_a_dead_rank_served() {
     .await;
     cluster.shutdown().await;
 }
+
+/// How many child subtrees of `parent` each rank has.
+async fn dealt(cluster: &LocalCluster, parent: SubtreeId) -> BTreeMap<u32, usize> {
+    let mut counts = BTreeMap::new();
+    for subtree in cluster.admin().admin().list_subtrees().await.unwrap() {
+        if subtree.parent == parent.0 {
+            *counts.entry(subtree.owner).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn idle_directories_are_spread_and_those_made_later_too() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        let admin = cluster.admin().admin();
+        admin.set_setting("balancer_interval_millis", "200").await.unwrap();
+        for dir in 0..6 {
+            client.create_dir_all(format!("/s/.{dir}/below")).await.unwrap();
+        }
+        client.write("/s/file", "no directory").await.unwrap();
+        let address = client.locate("/s").await.unwrap().address;
+        let status = service(&address).await.split(SplitRequest { target: None }).await.unwrap_err();
+        assert_eq!(Error::from_tonic(&status).reason, Reason::InvalidRequest, "no directory is meant: {status}");
+        let spread = split(&client, "/s").await.unwrap();
+        admin.spread_subtree(spread, true).await.unwrap();
+        // The deadline is that of the whole test.
+        let wanted = |counts: [usize; 3]| (0..).zip(counts).collect::<BTreeMap<u32, usize>>();
+        while dealt(&cluster, spread).await != wanted([2, 2, 2]) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for dir in 6..9 {
+            client.create_dir(format!("/s/{dir}")).await.unwrap();
+        }
+        while dealt(&cluster, spread).await != wanted([3, 3, 3]) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for dir in 0..6 {
+            client.metadata(format!("/s/.{dir}/below")).await.expect("what is in them is still there");
+        }
+        // Nobody wants it any more: what is made now stays in it, while another one that comes after it is spread.
+        admin.spread_subtree(spread, false).await.unwrap();
+        client.create_dir_all("/s/plain").await.unwrap();
+        client.create_dir_all("/t/one").await.unwrap();
+        let other = split(&client, "/t").await.unwrap();
+        admin.spread_subtree(other, true).await.unwrap();
+        while owner(&client, "/t/one").await.0 == other {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(owner(&client, "/s/plain").await.0, spread);
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_that_others_wait_for_is_shown_and_can_be_ended() {
+    let cluster = with_cluster(ranks(2), |cluster, client| async move {
+        quiet(&cluster).await;
+        let admin = cluster.admin().admin();
+        for dir in ["/from", "/to"] {
+            client.create_dir(dir).await.unwrap();
+            split(&client, dir).await.unwrap();
+        }
+        client.write("/from/f", "f").await.unwrap();
+        // One that never says a word, as of a client that was killed.
+        let (dead, _) = cluster.admin().register_client("a client that was killed").await.unwrap();
+        let from = owner(&client, "/from").await.0;
+        admin.move_subtree(from, Rank(1), true).await.unwrap();
+        let awaited = loop {
+            let sessions = admin.list_sessions().await.unwrap();
+            let one = sessions.into_iter().find(|one| one.client_id == dead.0).expect("it is listed");
+            if one.awaited_by.contains(&1) {
+                break one;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!((awaited.description.as_str(), awaited.of_rank), ("a client that was killed", false));
+        let short = Client::builder(cluster.mon_addresses()).deadline(Duration::from_secs(2)).connect().await.unwrap();
+        let refused = short.rename("/from/f", "/to/f").await.unwrap_err();
+        assert!(refused.to_string().contains("pando session ls"), "R19: {refused}");
+        admin.evict_session(dead).await.unwrap();
+        client.rename("/from/f", "/to/f").await.expect("nobody is waited for any more");
+        assert!(admin.list_sessions().await.unwrap().iter().all(|one| one.client_id != dead.0));
+        admin.evict_session(dead).await.expect("idempotent");
+        let rank = admin.list_sessions().await.unwrap().into_iter().find(|one| one.of_rank).expect("ranks have some");
+        let refused = admin.evict_session(pando_proto::ClientId(rank.client_id)).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::InUse, "{refused}");
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}

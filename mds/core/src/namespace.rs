@@ -34,6 +34,8 @@ pub struct Namespace {
     pub(crate) busy: FxHashMap<Ino, Busy>,
     /// Sessions known at the takeover have not all come back yet: nothing unlinked is purged (R19).
     pub(crate) grace: bool,
+    /// Sessions that were awaited when this was last said; for people.
+    pub(crate) awaited: usize,
     /// Nameless inodes that lost their last handle during grace.
     deferred: BTreeSet<Ino>,
     /// Total and used bytes of the data pool, for statfs.
@@ -53,6 +55,7 @@ impl Namespace {
             inos: Inos::default(),
             busy: FxHashMap::default(),
             grace: false,
+            awaited: 0,
             deferred: BTreeSet::new(),
             space: (0, 0),
             tree: crate::Tree::default(),
@@ -309,6 +312,11 @@ impl Namespace {
     /// From a takeover until all sessions known then have come back or are gone, nothing unlinked is purged (R19).
     pub fn begin_grace(&mut self) {
         self.grace = true;
+    }
+
+    /// How many sessions have not come back yet: those who are refused something for it are told.
+    pub fn note_awaited(&mut self, sessions: usize) {
+        self.awaited = sessions;
     }
 
     /// Ends that. Yields the nameless inos that came up meanwhile, each to be handed to
