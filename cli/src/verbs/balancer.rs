@@ -1,5 +1,5 @@
 //! `pando balancer log`. JSON: `at_ns`, `map_epoch`, `reason`, `times` (how often in a row), `moves` (of `subtree`,
-//! `from`, `to`, `reason`), `splits` (of `subtree`, `dir`: an ino), `merges` (subtrees), `ranks` (of `rank`,
+//! `from`, `to`, `reason`, `move_id`: 0 if none has begun), `splits` (of `subtree`, `dir`: an ino), `merges` (subtrees), `ranks` (of `rank`,
 //! `busy_permille`, `ops_per_s`, `subtrees`).
 //! `pando balancer off|manual|auto`. JSON: `mode`, `map_epoch`.
 
