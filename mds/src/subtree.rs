@@ -152,6 +152,8 @@ pub(crate) struct Subtree {
     gauge: Arc<Gauge>,
     /// When the heat was told.
     heat_told: std::time::Duration,
+    /// How many awaited sessions the gauge was told of.
+    awaited_told: Option<usize>,
     frost: handover::Frost,
     copy: handover::Copy,
     /// Directories that are looked for, also while nothing else runs.

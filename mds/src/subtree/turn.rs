@@ -74,6 +74,7 @@ impl Subtree {
             memory,
             gauge,
             heat_told: Duration::ZERO,
+            awaited_told: None,
             frost: Default::default(),
             copy: Default::default(),
             finds: Default::default(),
@@ -132,6 +133,7 @@ impl Subtree {
     pub(super) fn turn(&mut self) -> bool {
         self.now = self.clock.wall_nanos();
         let began = self.clock.boottime();
+        self.namespace.note_awaited(self.awaited.len());
         let (mut left, mut ran) = (OPERATIONS_PER_TURN, 0);
         while left > 0 {
             if let Some(event) = self.events.pop_front() {
@@ -160,6 +162,10 @@ impl Subtree {
     fn count(&mut self, began: Duration, ran: u64) {
         let now = self.clock.boottime();
         self.gauge.turn(ran, now.saturating_sub(began), self.namespace.usage().inodes);
+        // Only ever fewer after the opening.
+        if self.awaited_told.replace(self.awaited.len()) != Some(self.awaited.len()) {
+            self.gauge.awaits(self.awaited.keys().copied());
+        }
         if now.saturating_sub(self.heat_told) > HEAT_PAUSE {
             self.heat_told = now;
             self.gauge.warm(self.namespace.heat());
