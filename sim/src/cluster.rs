@@ -180,7 +180,7 @@ pub(crate) fn on_a_fresh_thread<T: Send + 'static>(
 pub fn run(plan: Plan) -> Result<Outcome, String> {
     let seed = plan.seed;
     let outcome = on_a_fresh_thread(format!("sim-{seed}"), move || run_here(&plan));
-    outcome.map_err(|error| format!("{error}\nthis was seed {seed}"))
+    outcome.map_err(|error| format!("seed {seed}: {error}"))
 }
 
 /// A cluster that is not yet running.

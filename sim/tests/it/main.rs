@@ -2,7 +2,6 @@
 
 mod plays;
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use pando_sim::cluster::{Outcome, Plan, run};
 
-/// Seeds of the short suite. PANDO_SIM_SEEDS=N runs N instead, from PANDO_SIM_FIRST=S on; PANDO_SIM_SEED=S runs only
-/// that one, in this process. `--profile sim` runs them several times as fast.
+/// Seeds of the short suite. PANDO_SIM_SEEDS=N runs N instead, from PANDO_SIM_FIRST=S on, and begins none after
+/// PANDO_SIM_SECONDS=T of real time; PANDO_SIM_SEED=S runs only that one, in this process. `--profile sim` runs them
+/// several times as fast.
 const SEEDS: u64 = 4;
 /// The test below, by the name that a child process is given.
 const NAME: &str = "every_seed_keeps_what_was_acknowledged";
@@ -79,6 +79,7 @@ fn every_seed_keeps_what_was_acknowledged() {
     }
     let first = number("PANDO_SIM_FIRST").unwrap_or(1);
     let end = first + number("PANDO_SIM_SEEDS").unwrap_or(SEEDS);
+    let seconds = Duration::from_secs(number("PANDO_SIM_SECONDS").unwrap_or(u64::from(u32::MAX)));
     let (next, failed, sum) = (AtomicU64::new(first), Mutex::new(Vec::new()), Mutex::new(Sum::default()));
     let begun = Instant::now();
     // A simulation has its process for itself; several of them use all the cores.
@@ -88,7 +89,7 @@ fn every_seed_keeps_what_was_acknowledged() {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
+                    if seed >= end || begun.elapsed() > seconds {
                         return;
                     }
                     match in_a_child(seed) {
@@ -104,9 +105,10 @@ fn every_seed_keeps_what_was_acknowledged() {
     });
     let (mut failed, sum) = (failed.into_inner().unwrap(), sum.into_inner().unwrap());
     println!(
-        "{} seeds from {first} on in {:?}: {} operations and {} faults in {} simulated seconds; {} of {} histories \
+        "{} of {} seeds from {first} on in {:?}: {} operations and {} faults in {} simulated seconds; {} of {} histories \
          undecided",
         sum.runs,
+        end - first,
         begun.elapsed(),
         sum.operations,
         sum.faults,
@@ -131,7 +133,7 @@ fn run_one(seed: u64) {
     });
     match run(Plan::of(seed)) {
         Ok(outcome) => println!("seed {seed}: {outcome:?}\n{}", Sum::of(&outcome).say()),
-        Err(error) => panic!("seed {seed}: {error}\nto repeat it: {}", to_repeat(seed)),
+        Err(error) => panic!("{error}\nto repeat it: {}", to_repeat(seed)),
     }
 }
 
@@ -139,9 +141,10 @@ fn run_one(seed: u64) {
 fn to_repeat(seed: u64) -> String {
     let program = std::env::current_exe().unwrap_or_default();
     // target/<profile>/deps/<program>
-    let profile = match program.ancestors().nth(2).and_then(Path::file_name).and_then(|name| name.to_str()) {
-        None | Some("debug") => String::new(),
-        Some(name) => format!(" --profile {name}"),
+    let mut above = program.ancestors().skip(1).filter_map(|path| path.file_name()?.to_str());
+    let profile = match (above.next(), above.next()) {
+        (Some("deps"), Some(name)) if name != "debug" => format!(" --profile {name}"),
+        _ => String::new(),
     };
     format!("PANDO_SIM_SEED={seed} cargo test{profile} -p pando-sim {NAME} -- --nocapture")
 }
