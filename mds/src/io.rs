@@ -207,7 +207,7 @@ impl Mons for RankMons {
 
     fn fetch_subtree(&self, subtree: SubtreeId, rank: Rank) -> Io<()> {
         let client = self.client.clone();
-        Box::pin(async move { client.admin().move_subtree(subtree, rank, true).await.map(|_| ()) })
+        Box::pin(async move { client.admin().fetch_subtree(subtree, rank).await.map(|_| ()) })
     }
 
     fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch> {

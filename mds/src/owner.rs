@@ -266,7 +266,8 @@ impl Owner {
             self.warm = Some(joined);
         }
         // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
-        let next_batch = self.before.filter(|(former, _)| *former == own).map_or(0, |(_, ended)| ended.next_batch);
+        let again = self.before.filter(|(former, _)| *former == own);
+        let next_batch = again.map_or(0, |(_, ended)| ended.next_batch);
         let records = Rc::clone(&parts.outside.records);
         let taking = take_over(records, own, map, shared.clock.wall_nanos(), next_batch);
         let opened = tokio::select! {
@@ -298,6 +299,7 @@ impl Owner {
             lease: Arc::clone(&parts.lease),
             // The sessions of this map were known at the takeover (R19); newer maps follow at once.
             map: Arc::clone(map),
+            again: again.is_some(),
             maps: parts.map.clone(),
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),

@@ -1,13 +1,13 @@
 //! Sessions as the rank sees them: who spoke when (R9, R19).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use pando_cluster_map::ClusterMap;
 use pando_proto::mds::{EchoItem, OperationResult, Reply, ServerFrame};
-use pando_proto::{ClientId, Error, Reason};
+use pando_proto::{ClientId, Epoch, Error, Reason, SubtreeId};
 use pando_rpc::queue;
 use tokio::sync::Notify;
 
@@ -182,9 +182,13 @@ impl Sessions {
 }
 
 /// Sessions of clients, those of ranks left out.
-pub(crate) fn clients_of(map: &ClusterMap) -> BTreeSet<ClientId> {
+/// Clients that may have handles of a subtree that is being opened (R19): those that are older than its epoch, for
+/// earlier owners served nobody any more when it began; and all if it was open here in this epoch before.
+pub(crate) fn awaited(map: &ClusterMap, subtree: SubtreeId, again: bool) -> impl Iterator<Item = ClientId> {
+    let since = map.subtrees.get(&subtree).map_or(Epoch(0), |subtree| subtree.since);
     let clients = map.sessions.iter().filter(|(_, session)| !session.is_of_rank());
-    clients.map(|(client, _)| *client).collect()
+    let older = clients.filter(move |(_, session)| again || since == Epoch(0) || session.since < since);
+    older.map(|(client, _)| *client)
 }
 
 pub(crate) fn stale_session() -> Error {
@@ -194,7 +198,22 @@ pub(crate) fn stale_session() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pando_cluster_map::Session;
+    use pando_cluster_map::{Session, Subtree};
+
+    #[test]
+    fn r19_only_those_are_awaited_who_may_have_met_an_earlier_owner() {
+        let mut map = ClusterMap::default();
+        for (client, born, description) in [(1, 7, "a"), (2, 8, "b"), (3, 9, "c"), (4, 1, "mds.0")] {
+            let session = Session { description: description.into(), since: Epoch(born), ..Session::default() };
+            map.sessions.insert(ClientId(client), session);
+        }
+        map.subtrees.insert(SubtreeId(5), Subtree { since: Epoch(8), ..Subtree::default() });
+        map.subtrees.insert(SubtreeId(6), Subtree::default());
+        let of = |subtree, again| awaited(&map, SubtreeId(subtree), again).map(|client| client.0).collect::<Vec<_>>();
+        assert_eq!(of(5, false), [1]);
+        assert_eq!(of(5, true), [1, 2, 3], "opened again: the actor before it has met the young ones too");
+        assert_eq!(of(6, false), [1, 2, 3], "of a map that does not say since when");
+    }
 
     #[test]
     fn only_silent_clients_are_swept() {

@@ -122,6 +122,8 @@ pub(crate) struct Parts {
     pub clock: Arc<dyn Clock>,
     pub lease: Arc<Lease>,
     pub map: Arc<ClusterMap>,
+    /// It was open here in this epoch before.
+    pub again: bool,
     /// The newest one.
     pub maps: MapWatch,
     /// Of this process of the rank.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pando_cluster_map::ClusterMap;
 use pando_proto::mds::ReclaimedHandle;
-use pando_proto::{Epoch, Errno, Error, Rank, Reason, SubtreeId};
+use pando_proto::{ClientId, Epoch, Errno, Error, Rank, Reason, SubtreeId};
 use tokio::sync::{Notify, watch};
 
 /// Who was told, or is to be told: each such change makes the handles of a subtree unknown to its owner.
@@ -177,12 +177,21 @@ impl Handles {
     }
 
     /// Subtrees whose owners are to hear of our handles, or that there are none. They count as started.
-    pub fn due(&mut self, map: &ClusterMap) -> Vec<SubtreeId> {
+    ///
+    /// Not those that have been opened for the last time before this session was born: nobody waits for it there (R19),
+    /// and where there are many subtrees the first words of a client would be most of what it says.
+    pub fn due(&mut self, map: &ClusterMap, me: ClientId) -> Vec<SubtreeId> {
         self.follow_merges(map);
         self.told.retain(|subtree, told| told.running || map.subtrees.contains_key(subtree));
+        let birth = map.sessions.get(&me).map_or(Epoch(0), |session| session.since);
         let mut due = Vec::new();
-        for subtree in map.subtrees.keys() {
+        for (subtree, found) in &map.subtrees {
             let wanted = self.wanted(map, *subtree);
+            let is_younger = found.since != Epoch(0) && found.since <= birth;
+            if is_younger && !self.told.contains_key(subtree) {
+                self.told.insert(*subtree, Told { named: wanted, done: wanted, ..Told::default() });
+                continue;
+            }
             let told = self.told.entry(*subtree).or_default();
             if told.done != wanted && !told.running {
                 told.running = true;

@@ -32,7 +32,7 @@ impl Core {
     /// Starts what a change of the map, or a Welcome, makes necessary.
     pub(super) fn reclaim_changed(self: &Arc<Self>) {
         let map = self.map.current();
-        let due = lock(&self.handles).due(&map);
+        let due = lock(&self.handles).due(&map, self.client);
         for subtree in due {
             self.start_reclaim(subtree);
         }

@@ -73,6 +73,12 @@ async fn an_old_copy_counts_once_an_administrator_says_so() {
         for number in 0..20u8 {
             client.write(format!("/d/old-{number}"), vec![number; 20_000]).await.unwrap();
         }
+        let osds = cluster.admin().admin().list_osds().await.unwrap();
+        let id_of = |place: u32| {
+            let address = cluster.osd_addresses()[&place].to_string();
+            OsdId(osds.iter().find(|osd| osd.address == address).unwrap().id)
+        };
+        let (dead, old) = (id_of(1), id_of(2));
         cluster.kill_osd(2).await.unwrap();
         for number in 0..20u8 {
             client.write(format!("/d/new-{number}"), vec![number; 100]).await.unwrap();
@@ -81,14 +87,20 @@ async fn an_old_copy_counts_once_an_administrator_says_so() {
         cluster.kill_osd(1).await.unwrap();
         cluster.restart_osd(2).await.unwrap();
         let admin = cluster.admin().admin();
+        let all_down = async {
+            while admin.status().await.unwrap().pgs_down < 16 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all_down).await.expect("the others are known to be down in time");
         let pgs = admin.list_pgs(None).await.unwrap();
         for pg in pgs {
             let id = PgId { pool: PoolId(pg.pool), index: pg.index };
-            let error = admin.override_pg(id, pg.config, OsdId(2), false).await.unwrap_err();
+            let error = admin.override_pg(id, pg.config, old, false).await.unwrap_err();
             assert!(error.reason == Reason::InvalidRequest && error.message.contains("since it left"), "{error}");
-            let error = admin.override_pg(id, pg.config, OsdId(1), true).await.unwrap_err();
+            let error = admin.override_pg(id, pg.config, dead, true).await.unwrap_err();
             assert!(error.reason == Reason::InvalidRequest && error.message.contains("is down"), "{error}");
-            admin.override_pg(id, pg.config, OsdId(2), true).await.unwrap();
+            admin.override_pg(id, pg.config, old, true).await.unwrap();
         }
         // They know of more, and are overwritten all the same.
         cluster.restart_osd(0).await.unwrap();

@@ -38,8 +38,8 @@ impl Subtree {
             return;
         }
         let client = connection.client;
-        if !self.map.session_is_live(client) {
-            let result = error_result(&stale_session());
+        if let Err(error) = self.meet(client) {
+            let result = error_result(&self.signed(error));
             for request in requests {
                 self.answer(To::Stream(Arc::clone(&connection)), request.id, result.clone());
             }
@@ -61,6 +61,23 @@ impl Subtree {
         if spoke {
             self.is_back(client);
         }
+    }
+
+    /// R14: whoever passed the requests on has the map in which their session was born. This actor may not have been
+    /// handed it yet, which happens where a rank has many.
+    fn meet(&mut self, client: ClientId) -> Result<(), Error> {
+        if self.map.session_is_live(client) {
+            return Ok(());
+        }
+        let newest = self.maps.current();
+        if !newest.session_is_live(client) {
+            return Err(stale_session());
+        }
+        if !self.is_still_ours() {
+            return Err(Error::new(Reason::Unavailable, "this rank is giving the subtree up").retry_after(AT_ONCE));
+        }
+        self.map_changed(newest);
+        Ok(())
     }
 
     fn accept(&mut self, connection: &Arc<Connection>, request: Request) {

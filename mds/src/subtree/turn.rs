@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
-use crate::session::clients_of;
+use crate::session::awaited;
 use crate::subtree::Ended;
 use crate::takeover::{Opened, Ownership};
 
@@ -49,8 +49,22 @@ pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
     pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
-        let Parts { own, rank, outside, clock, lease, map, maps, incarnation, memory, gauge, warm, control, numbers } =
-            parts;
+        let Parts {
+            own,
+            rank,
+            outside,
+            clock,
+            lease,
+            map,
+            again,
+            maps,
+            incarnation,
+            memory,
+            gauge,
+            warm,
+            control,
+            numbers,
+        } = parts;
         let config = config(own, &map, memory.budget());
         let namespace = match warm {
             Some(mut warm) => {
@@ -104,7 +118,7 @@ impl Subtree {
             purges: Default::default(),
             statfs: Default::default(),
             orphans: opened.orphans,
-            awaited: clients_of(&map).into_iter().map(|client| (client, Default::default())).collect(),
+            awaited: awaited(&map, own.subtree, again).map(|client| (client, Default::default())).collect(),
             map,
             due_to_register: Default::default(),
             ending: None,
