@@ -47,7 +47,7 @@ pub(crate) struct Beat {
     pub(crate) total_bytes: u64,
     pub(crate) used_bytes: u64,
     /// Of a rank.
-    pub(crate) load: Option<RankLoad>,
+    pub(crate) load: Option<Box<RankLoad>>,
 }
 
 /// The answer to a heartbeat.

@@ -138,7 +138,7 @@ impl Node {
             }
             Daemon::Rank(rank) => {
                 if let Some(load) = beat.load {
-                    self.balancer.report(rank, load, beat.arrived);
+                    self.balancer.report(rank, *load, beat.arrived);
                 }
                 self.balancer.take_hints(rank)
             }

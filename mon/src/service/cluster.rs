@@ -120,7 +120,7 @@ impl ClusterService for Cluster {
             arrived,
             total_bytes: request.total_bytes,
             used_bytes: request.used_bytes,
-            load: request.load,
+            load: request.load.map(Box::new),
         };
         let answer = self.0.ask(|reply| Input::Heartbeat { beat, reply }).await?;
         let granted = answer.map_err(|error| self.0.refuse(error))?;

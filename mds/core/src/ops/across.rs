@@ -68,10 +68,13 @@ pub(crate) fn look(view: &mut View<'_>, dentry: Dentry) -> Step<Arc<Inode>> {
 pub(crate) fn gift(view: &View<'_>, ino: Ino, inode: &Inode) -> Step<(Bytes, SmallVec<[BatchId; 2]>)> {
     check_idle(view, ino)?;
     if view.ns.grace && is_file(inode) {
-        let awaited = view.ns.awaited.max(1);
+        let who = match view.ns.awaited {
+            0 | 1 => "1 session has not said yet whether it has".to_owned(),
+            more => format!("{more} sessions have not said yet whether they have"),
+        };
         let message = format!(
-            "{awaited} sessions have not said yet whether they have this file open: try again; if that lasts, \
-             `pando session ls` shows those that are awaited, and `pando session evict` ends one that is gone"
+            "{who} this file open: try again; if that lasts, `pando session ls` shows who is awaited, and `pando \
+             session evict` ends one that is gone"
         );
         let error = Error::new(Reason::Unavailable, message);
         return Err(error.retry_after(std::time::Duration::from_millis(50)).into());
