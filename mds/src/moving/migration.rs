@@ -112,12 +112,30 @@ impl Task {
         // From here on nothing is served until the outcome is known.
         self.committing.set(true);
         let began = Instant::now();
-        let epoch = definite(|| mons.commit_move(request)).await?;
+        let epoch = match definite(|| mons.commit_move(request)).await {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                self.refused(wanted, ice).await;
+                return Err(error);
+            }
+        };
         took.commit = began.elapsed();
         self.await_map(epoch).await;
         took.map = began.elapsed().saturating_sub(took.commit);
         ice.keep();
         Ok(took)
+    }
+
+    /// R12: a refused handover may have been committed all the same, and the subtree have moved on since. What the map
+    /// says is known before anything runs again.
+    async fn refused(&self, wanted: Wanted, ice: Ice) {
+        let mons = Rc::clone(&self.common.parts.outside.mons);
+        match definite(|| mons.cancel_move(self.own.subtree, wanted.move_id)).await {
+            Ok(epoch) => self.await_map(epoch).await,
+            // It was, or there is no such subtree any more: the map that is on its way ends it.
+            Err(error) if matches!(error.reason, Reason::StaleEpoch | Reason::UnknownId) => ice.keep(),
+            Err(_) => {}
+        }
     }
 
     /// Copies the cache; the subtree is frozen when this ends well.

@@ -159,8 +159,7 @@ impl Subtree {
             || !self.events.is_empty()
             || !self.pipeline.is_idle()
             || !self.is_quiet(freeze.purges_may_go_on)
-            || self.transactions.is_busy()
-            || self.routes.is_raising();
+            || self.transactions.is_busy();
         if busy {
             return;
         }
