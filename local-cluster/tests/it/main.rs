@@ -2,6 +2,7 @@
 
 mod basics;
 mod failures;
+mod handles;
 mod processes;
 mod subtrees;
 mod transactions;

@@ -13,7 +13,7 @@ use crate::subtrees::{merge, owner, quiet, ranks, split};
 use crate::with_cluster;
 
 /// Directories `/a` and `/b`, subtrees at ranks 1 and 2.
-async fn two(cluster: &LocalCluster, client: &Client) -> (SubtreeId, SubtreeId) {
+pub(crate) async fn two(cluster: &LocalCluster, client: &Client) -> (SubtreeId, SubtreeId) {
     quiet(cluster).await;
     let mut subtrees = Vec::new();
     for (dir, rank) in [("/a", 1), ("/b", 2)] {
