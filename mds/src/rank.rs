@@ -31,7 +31,7 @@ use crate::owner::{Control, own_all, ownership};
 use crate::session::Sessions;
 use crate::spread::spread_all;
 use crate::stream::refuse;
-use crate::subtree::{Submit, Subtree, error_result, redirect};
+use crate::subtree::{MapChanged, Submit, Subtree, error_result, redirect};
 
 /// When to come again while a subtree is served nowhere.
 const RETRY: Duration = Duration::from_millis(100);
@@ -136,6 +136,8 @@ impl Shared {
         };
         let address = served.address.clone();
         self.lock().insert(subtree, served);
+        // R14: they came by maps that may be newer than the one it was opened with.
+        address.do_send(MapChanged(self.map.current()));
         // No more than the lobby holds: they need not fit into the mailbox.
         self.lobby.leave(subtree).into_iter().for_each(|submit| address.do_send(submit));
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use pando_cluster_map::{ClusterMap, RankInfo, Subtree};
+use pando_cluster_map::{ClusterMap, RankInfo, Session, Subtree};
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation_result::Result as Reply;
-use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
+use pando_proto::{ClientId, Epoch, Error, Ino, Rank, Reason, SubtreeId};
 
 use crate::fake::Gate;
 use crate::harness::*;
@@ -192,6 +192,23 @@ fn requests_wait_for_a_subtree_that_is_being_taken_over() {
         for id in ids {
             result(client.reply(id).await).expect("nobody has to come again");
         }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r14_a_session_that_is_newer_than_the_takeover_waits_as_well() {
+    run(async {
+        let world = World::default();
+        let slow = World { records: world.records.clone().with_read_delay(Duration::from_millis(50)), ..world };
+        let rank = TestRank::start(&slow, 1, CACHE).await;
+        tokio::task::yield_now().await;
+        rank.change_map(|map| {
+            map.sessions.insert(ClientId(77), Session::default());
+        });
+        let mut client = rank.connect(77).await;
+        let id = client.send(vec![write_file("file", b"1")]).await[0];
+        result(client.reply(id).await).expect("the session is in the map");
         rank.stop().await;
     });
 }
