@@ -129,6 +129,7 @@ impl Shared {
     }
 
     /// From now on its requests go there; `None`: nowhere.
+    #[expect(clippy::disallowed_methods, reason = "no more than the lobby holds: it need not fit into the mailbox")]
     pub(crate) fn serve(&self, subtree: SubtreeId, served: Option<Served>) {
         let Some(served) = served else {
             self.lock().remove(&subtree);
@@ -138,7 +139,6 @@ impl Shared {
         self.lock().insert(subtree, served);
         // R14: they came by maps that may be newer than the one it was opened with.
         address.do_send(MapChanged(self.map.current()));
-        // No more than the lobby holds: they need not fit into the mailbox.
         self.lobby.leave(subtree).into_iter().for_each(|submit| address.do_send(submit));
     }
 

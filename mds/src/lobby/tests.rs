@@ -41,7 +41,7 @@ fn i8_what_waits_is_bounded() {
     for subtree in 1..=2 {
         assert!(lobby.enter(SubtreeId(subtree), submit(half)).is_ok());
     }
-    let back = lobby.enter(SubtreeId(3), submit(1)).err().expect("no room");
+    let back = lobby.enter(SubtreeId(3), submit(1)).expect_err("no room");
     assert_eq!(back.requests.len(), 1);
     assert_eq!(lobby.leave(SubtreeId(1)).len(), 1);
     assert!(lobby.enter(SubtreeId(3), submit(half)).is_ok(), "there is room again");

@@ -49,7 +49,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A step that was waited for.
 pub(crate) enum Step {
     /// The other subtree has answered.
-    Asked(Answer),
+    Asked(Box<Answer>),
     /// The map has decided, and whoever goes first has done it.
     Decided(Decision),
 }
@@ -199,7 +199,7 @@ impl Subtree {
 
     pub(super) fn transaction_step(&mut self, id: TransactionId, step: Step) {
         match step {
-            Step::Asked(answer) => self.answered(id, answer),
+            Step::Asked(answer) => self.answered(id, *answer),
             Step::Decided(decision) => {
                 let Some(open) = self.transactions.open.get_mut(&id).filter(|open| open.decision.is_none()) else {
                     return;

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::Tally;
 
 /// What different subtrees do not do together; `None` once there is nothing of that kind.
-const NOT_TOGETHER: Option<Errno> = Some(Errno::EXDEV);
+const NOT_TOGETHER: Option<Errno> = None;
 /// The directory that is renamed now and then, and its two names.
 pub(super) const MOVING: [&str; 2] = ["d1", "e1"];
 

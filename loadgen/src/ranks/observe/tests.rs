@@ -35,7 +35,7 @@ fn a_migration_gets_the_newest_reason_before_it() {
     seen.changed(map(10, &[(2, 1)], &UP));
     let decision = |map_epoch, to, reason: &str| mon::Decision {
         map_epoch,
-        moves: vec![mon::PlannedMove { subtree: 2, from: 0, to, reason: reason.to_owned() }],
+        moves: vec![mon::PlannedMove { subtree: 2, from: 0, to, reason: reason.to_owned(), move_id: 0 }],
         ..mon::Decision::default()
     };
     let decisions =

@@ -207,7 +207,7 @@ impl Subtree {
         let given = across.goes.iter().find(|goes| goes.gives);
         let holders = given.map(|goes| self.namespace.holders(Ino(goes.ino))).unwrap_or_default();
         let asking = self.asking(across, &open.record, &holders);
-        self.spawn(async move { Event::Transaction(id, Step::Asked(asking.ask().await)) });
+        self.spawn(async move { Event::Transaction(id, Step::Asked(Box::new(asking.ask().await))) });
     }
 
     pub(super) fn answered(&mut self, id: TransactionId, answer: Answer) {

@@ -181,9 +181,9 @@ impl Forest {
             refusal,
         };
         let ready = self.welcome(there.subtree, &coming)?;
-        if refusal.is_some() {
+        if let Some(refusal) = refusal {
             // It would not have been refused for anything that is checked later here.
-            assert!(refusal.unwrap().after >= Checked::Permission && refusal.unwrap().errno == Errno::EINVAL);
+            assert!(refusal.after >= Checked::Permission && refusal.errno == Errno::EINVAL);
         }
         if self.leads_below(there.subtree, ready.directory, from) {
             return Err(Not::Now(Err(Error::posix(Errno::EINVAL))));
