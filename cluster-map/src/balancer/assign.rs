@@ -15,11 +15,9 @@ pub fn assign(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, dead: Rank) -> Vec
     let some_stay = survivors.iter().any(|(_, draining)| !draining);
     let takers: Vec<Rank> =
         survivors.iter().filter(|(_, drains)| !(some_stay && *drains)).map(|(rank, _)| *rank).collect();
-    let mut busy: BTreeMap<Rank, f64> = takers.iter().map(|rank| (*rank, 0.0)).collect();
-    for (rank, busy) in &mut busy {
-        *busy = loads.get(rank).map_or(0.0, |load| f64::from(load.busy));
-    }
-    let mut orphans = weighted(map, loads, dead);
+    let known = known(map, loads);
+    let mut busy: BTreeMap<Rank, f64> = takers.iter().map(|rank| (*rank, taken(map, loads, &known, *rank))).collect();
+    let mut orphans = weighted(map, loads, &known, dead);
     orphans.sort_by(|(a, weight_a), (b, weight_b)| weight_b.total_cmp(weight_a).then(a.cmp(b)));
     let mut counts: BTreeMap<Rank, usize> = takers.iter().map(|rank| (*rank, 0)).collect();
     let mut assigned = Vec::new();
@@ -41,12 +39,33 @@ pub fn assign(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, dead: Rank) -> Vec
     assigned
 }
 
+/// What subtrees take of the time of a rank. Of those that have just moved: as the rank told that had them before.
+fn known(map: &ClusterMap, loads: &BTreeMap<Rank, Load>) -> BTreeMap<SubtreeId, f64> {
+    let mut known = weights(map, loads);
+    for (id, load) in loads.values().flat_map(|load| &load.subtrees) {
+        known.entry(*id).or_insert_with(|| f64::from(load.busy));
+    }
+    known
+}
+
+/// What is taken of a rank's time: by what it has now, for its last word may be of a time before the last moves.
+fn taken(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, known: &BTreeMap<SubtreeId, f64>, rank: Rank) -> f64 {
+    let own = map.subtrees.iter().filter(|(_, subtree)| subtree.owner == rank);
+    let told: Vec<f64> = own.filter_map(|(id, _)| known.get(id).copied()).collect();
+    let said = loads.get(&rank).map_or(0.0, |load| f64::from(load.busy));
+    if told.is_empty() { said } else { told.iter().sum() }
+}
+
 /// The dead rank's subtrees with what they took of its time. Where nothing was heard, as after an election, it is taken
 /// as saturated, and they as equal.
-fn weighted(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, dead: Rank) -> Vec<(SubtreeId, f64)> {
+fn weighted(
+    map: &ClusterMap,
+    loads: &BTreeMap<Rank, Load>,
+    known: &BTreeMap<SubtreeId, f64>,
+    dead: Rank,
+) -> Vec<(SubtreeId, f64)> {
     let orphans: Vec<SubtreeId> =
         map.subtrees.iter().filter(|(_, subtree)| subtree.owner == dead).map(|(id, _)| *id).collect();
-    let known = weights(map, loads);
     let guess = 1000.0 / orphans.len().max(1) as f64;
     let heard = loads.contains_key(&dead);
     // Idle ones weigh a little too, so that they are dealt evenly.

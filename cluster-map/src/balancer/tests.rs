@@ -529,6 +529,24 @@ fn a_dead_ranks_subtrees_are_spread_by_load() {
 }
 
 #[test]
+fn a_dead_ranks_subtrees_are_spread_by_what_the_others_have_now() {
+    let mut world = with_subtrees(3, &[100.0; 12], |number| number as u32 % 3);
+    let before = world.loads();
+    let moved: Vec<SubtreeId> = world
+        .map
+        .subtrees
+        .iter()
+        .filter(|(id, one)| one.owner == Rank(0) && **id != ROOT_SUBTREE)
+        .map(|(id, _)| *id)
+        .collect();
+    assert_eq!(moved.len(), 4);
+    moved.into_iter().for_each(|id| world.relocate(id, Rank(2)));
+    // Nobody has told yet what these moves did.
+    let assigned = assign(&world.map, &before, Rank(1));
+    assert!(assigned.len() == 4 && assigned.iter().all(|(_, to)| *to == Rank(0)), "{assigned:?}");
+}
+
+#[test]
 fn a_dead_ranks_subtrees_avoid_ranks_that_drain_and_follow_pins() {
     let mut world = with_subtrees(3, &[100.0; 4], |_| 0);
     world.apply(Command::DrainRank(DrainRank { rank: 1, draining: true }));
