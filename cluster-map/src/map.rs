@@ -329,15 +329,15 @@ impl ClusterMap {
         let mut line = Vec::new();
         let mut next = Some(id);
         // The parents form no cycle (R17); a map from outside may claim so.
-        while let Some((at, subtree)) = next.and_then(|id| Some((id, self.subtrees.get(&id)?)))
+        while let Some(subtree) = next.and_then(|id| self.subtrees.get(&id))
             && line.len() <= self.subtrees.len()
         {
-            line.push((at, subtree));
+            line.push(subtree);
             next = subtree.parent;
         }
         let mut path = Vec::new();
         let mut above: Option<&Subtree> = None;
-        for (_, subtree) in line.into_iter().rev() {
+        for subtree in line.into_iter().rev() {
             if let Some(above) = above {
                 let named = [b"/", &subtree.name[..]].concat();
                 let hint = subtree.path_hint.strip_prefix(&path[..]);

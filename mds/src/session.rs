@@ -181,7 +181,6 @@ impl Sessions {
     }
 }
 
-/// Sessions of clients, those of ranks left out.
 /// Clients that may have handles of a subtree that is being opened (R19): those that are older than its epoch, for
 /// earlier owners served nobody any more when it began; and all if it was open here in this epoch before.
 pub(crate) fn awaited(map: &ClusterMap, subtree: SubtreeId, again: bool) -> impl Iterator<Item = ClientId> {

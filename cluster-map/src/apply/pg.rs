@@ -83,6 +83,14 @@ pub(super) fn forgotten(map: &mut ClusterMap, osd: OsdId) {
     }
 }
 
+/// Commands name the configuration on which they build.
+fn check_config(id: PgId, pg: &Pg, given: u64) -> Result<(), CommandError> {
+    if pg.config == given {
+        return Ok(());
+    }
+    Err(CommandError::Stale { what: format!("the configuration of PG {id}"), have: pg.config, given })
+}
+
 pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Applied {
     let id = PgId { pool: PoolId(command.pool), index: command.index };
     let osd = OsdId(command.osd_id);
@@ -93,10 +101,7 @@ pub(super) fn confirm_member(map: &mut ClusterMap, command: ConfirmMember) -> Ap
     if pg.members.contains(&osd) && pg.config == command.config + 1 {
         return Ok(UNCHANGED);
     }
-    if pg.config != command.config {
-        let what = format!("the configuration of PG {id}");
-        return Err(CommandError::Stale { what, have: pg.config, given: command.config });
-    }
+    check_config(id, pg, command.config)?;
     let Some(at) = pg.joining.iter().position(|joiner| *joiner == osd) else {
         return Err(CommandError::Invalid(format!("{osd} is not joining PG {id}")));
     };
@@ -126,10 +131,7 @@ pub(super) fn demote_member(map: &mut ClusterMap, command: ConfirmMember) -> App
     if !pg.members.contains(&osd) && pg.config == command.config + 1 {
         return Ok(UNCHANGED);
     }
-    if pg.config != command.config {
-        let what = format!("the configuration of PG {id}");
-        return Err(CommandError::Stale { what, have: pg.config, given: command.config });
-    }
+    check_config(id, pg, command.config)?;
     if !pg.members.contains(&osd) {
         return Err(CommandError::Invalid(format!("{osd} is no member of PG {id}")));
     }
@@ -159,10 +161,7 @@ pub(super) fn override_pg(map: &mut ClusterMap, command: ConfirmMember) -> Appli
     if pg.forgiven == command.config + 1 && pg.forgiven == pg.config && pg.members == [osd] {
         return Ok(UNCHANGED);
     }
-    if pg.config != command.config {
-        let what = format!("the configuration of PG {id}");
-        return Err(CommandError::Stale { what, have: pg.config, given: command.config });
-    }
+    check_config(id, pg, command.config)?;
     if !is_up(osds, osd) {
         return Err(CommandError::Invalid(format!("{osd} is down: start it first, or choose another copy of PG {id}")));
     }
