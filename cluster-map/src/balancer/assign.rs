@@ -48,27 +48,37 @@ fn known(map: &ClusterMap, loads: &BTreeMap<Rank, Load>) -> BTreeMap<SubtreeId, 
     known
 }
 
-/// What is taken of a rank's time: by what it has now, for its last word may be of a time before the last moves.
-fn taken(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, known: &BTreeMap<SubtreeId, f64>, rank: Rank) -> f64 {
-    let own = map.subtrees.iter().filter(|(_, subtree)| subtree.owner == rank);
-    let told: Vec<f64> = own.filter_map(|(id, _)| known.get(id).copied()).collect();
-    let said = loads.get(&rank).map_or(0.0, |load| f64::from(load.busy));
-    if told.is_empty() { said } else { told.iter().sum() }
+/// What a subtree takes of which nobody has told, for it was split off or has moved since: as an average one.
+fn average(known: &BTreeMap<SubtreeId, f64>) -> f64 {
+    known.values().sum::<f64>() / known.len().max(1) as f64
 }
 
-/// The dead rank's subtrees with what they took of its time. Where nothing was heard, as after an election, it is taken
-/// as saturated, and they as equal.
+/// What is taken of a rank's time: by what it has now, for its last word may be of a time before the last moves.
+fn taken(map: &ClusterMap, loads: &BTreeMap<Rank, Load>, known: &BTreeMap<SubtreeId, f64>, rank: Rank) -> f64 {
+    let own: Vec<SubtreeId> = owned(map, rank).collect();
+    if own.iter().any(|id| known.contains_key(id)) {
+        own.iter().map(|id| known.get(id).copied().unwrap_or(average(known))).sum()
+    } else {
+        loads.get(&rank).map_or(0.0, |load| f64::from(load.busy))
+    }
+}
+
+fn owned(map: &ClusterMap, rank: Rank) -> impl Iterator<Item = SubtreeId> {
+    map.subtrees.iter().filter(move |(_, subtree)| subtree.owner == rank).map(|(id, _)| *id)
+}
+
+/// The dead rank's subtrees with what they took of its time. Where nothing was heard of it, as after an election, it is
+/// taken as saturated, and they as equal.
 fn weighted(
     map: &ClusterMap,
     loads: &BTreeMap<Rank, Load>,
     known: &BTreeMap<SubtreeId, f64>,
     dead: Rank,
 ) -> Vec<(SubtreeId, f64)> {
-    let orphans: Vec<SubtreeId> =
-        map.subtrees.iter().filter(|(_, subtree)| subtree.owner == dead).map(|(id, _)| *id).collect();
-    let guess = 1000.0 / orphans.len().max(1) as f64;
+    let orphans: Vec<SubtreeId> = owned(map, dead).collect();
     let heard = loads.contains_key(&dead);
+    let saturated = 1000.0 / orphans.len().max(1) as f64;
     // Idle ones weigh a little too, so that they are dealt evenly.
-    let weight = |id: &SubtreeId| if heard { known.get(id).copied().unwrap_or(0.0) + 1.0 } else { guess };
-    orphans.iter().map(|id| (*id, weight(id))).collect()
+    let told = |id: &SubtreeId| known.get(id).copied().unwrap_or(average(known)) + 1.0;
+    orphans.iter().map(|id| (*id, if heard { told(id) } else { saturated })).collect()
 }

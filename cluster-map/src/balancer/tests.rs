@@ -547,6 +547,23 @@ fn a_dead_ranks_subtrees_are_spread_by_what_the_others_have_now() {
 }
 
 #[test]
+fn subtrees_of_which_nobody_has_told_yet_count_as_average_ones() {
+    let world = with_subtrees(3, &[100.0; 12], |number| number as u32 % 3);
+    let untold = |load: &mut Load| load.subtrees.retain(|id, _| *id == ROOT_SUBTREE || id.0 % 2 == 0);
+    let mut loads = world.loads();
+    // Those that came to the dead rank a moment before: not all to the one that has least.
+    loads.get_mut(&Rank(1)).unwrap().subtrees.clear();
+    let assigned = assign(&world.map, &loads, Rank(1));
+    let count = |rank| assigned.iter().filter(|(_, to)| *to == Rank(rank)).count();
+    assert_eq!((count(0), count(2)), (2, 2), "{assigned:?}");
+    // And those that came to the others.
+    loads.values_mut().for_each(untold);
+    let assigned = assign(&world.map, &loads, Rank(1));
+    let count = |rank| assigned.iter().filter(|(_, to)| *to == Rank(rank)).count();
+    assert_eq!((count(0), count(2)), (2, 2), "{assigned:?}");
+}
+
+#[test]
 fn a_dead_ranks_subtrees_avoid_ranks_that_drain_and_follow_pins() {
     let mut world = with_subtrees(3, &[100.0; 4], |_| 0);
     world.apply(Command::DrainRank(DrainRank { rank: 1, draining: true }));
