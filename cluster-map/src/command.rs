@@ -106,6 +106,9 @@ pub enum Command {
     /// A person makes one copy of a PG the one that counts (R26).
     #[prost(message, tag = "29")]
     OverridePg(ConfirmMember),
+    /// The longest lease of before `lease_millis` was lowered has ended, whoever held it (R13).
+    #[prost(message, tag = "30")]
+    ForgetLongerLease(ForgetLongerLease),
 }
 
 /// See [`Command::CreateCluster`].
@@ -501,6 +504,14 @@ pub struct SetSetting {
     pub value: String,
 }
 
+/// See [`Command::ForgetLongerLease`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ForgetLongerLease {
+    /// The map's epoch since which it was not granted any more; if the map names another one, nothing is forgotten.
+    #[prost(uint64, tag = "1")]
+    pub since: u64,
+}
+
 /// See [`Command::SetMon`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SetMon {
@@ -524,7 +535,7 @@ pub struct RemoveDaemon {
 struct Envelope {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30"
     )]
     command: Option<Command>,
 }

@@ -7,7 +7,8 @@ use pando_proto::ids::{METADATA_POOL, SHARDS};
 use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, PoolId, Rank, Reason, ShardId, SubtreeId, mon};
 
 use crate::map::{
-    ClusterMap, Decision, InoGrant, Lineage, Osd, Pg, Pool, RankInfo, Session, Subtree, Transaction, TransactionId,
+    ClusterMap, Decision, InoGrant, Lineage, LongerLease, Osd, Pg, Pool, RankInfo, Session, Subtree, Transaction,
+    TransactionId,
 };
 
 /// A map that cannot be what a mon sent.
@@ -121,6 +122,7 @@ impl ClusterMap {
             expected_osds: self.expected_osds,
             rank_incarnation_floor: self.rank_incarnation_floor,
             transactions: self.transactions.iter().map(|(id, known)| known.to_proto(*id)).collect(),
+            longer_lease: self.longer_lease.map(LongerLease::to_proto),
         }
     }
 
@@ -136,6 +138,7 @@ impl ClusterMap {
             next_osd_id: proto.next_osd_id,
             expected_osds: proto.expected_osds,
             rank_incarnation_floor: proto.rank_incarnation_floor,
+            longer_lease: proto.longer_lease.as_ref().map(LongerLease::from_proto),
             lineage: proto.lineage.iter().map(Lineage::from_proto).collect(),
             ino_grants: proto.ino_grants.iter().map(InoGrant::from_proto).collect::<Result<_, _>>()?,
             ..Self::default()
@@ -489,6 +492,16 @@ impl Lineage {
             child_fence: Epoch(proto.child_fence),
             child_root: Ino(proto.child_root),
         }
+    }
+}
+
+impl LongerLease {
+    fn to_proto(self) -> mon::LongerLease {
+        mon::LongerLease { millis: self.millis, since_epoch: self.since.0 }
+    }
+
+    fn from_proto(proto: &mon::LongerLease) -> Self {
+        Self { millis: proto.millis, since: Epoch(proto.since_epoch) }
     }
 }
 

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::{PgId, Rank};
 
-use crate::map::{ClusterMap, Pg};
-use crate::placement;
+use crate::map::{ClusterMap, LongerLease, Pg};
+use crate::{placement, settings};
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +32,8 @@ pub fn check(map: &ClusterMap) -> Check {
     }
     check_ids(map)?;
     check_inos(map)?;
+    let past = map.longer_lease.is_none_or(|longer| longer.since <= map.epoch);
+    require(past, "a lease was lowered in the past (R13)", || format!("{:?}", map.longer_lease))?;
     check_subtrees(map)
 }
 
@@ -116,6 +118,7 @@ pub fn check_step(before: &ClusterMap, after: &ClusterMap) -> Check {
         check_pg_step(*id, pg, after)?;
     }
     check_owner_step(before, after)?;
+    check_lease_step(before, after)?;
     check_transactions(before, after)?;
     check_removals(before, after)?;
     let reused = after.osds.keys().find(|id| !before.osds.contains_key(id) && id.0 < before.next_osd_id);
@@ -129,6 +132,19 @@ pub fn check_step(before: &ClusterMap, after: &ClusterMap) -> Check {
     require(counters, "counters never fall", || "next ids".to_owned())?;
     let cursors = before.ino_cursors.iter().all(|(shard, next)| after.ino_cursors.get(shard) >= Some(next));
     require(cursors, "ino cursors never fall (R20)", || format!("{:?}", after.ino_cursors))
+}
+
+/// Longer leases of before are remembered until they are forgotten by a command of their own (R13).
+fn check_lease_step(before: &ClusterMap, after: &ClusterMap) -> Check {
+    let length = |map: &ClusterMap| map.setting_u64(settings::LEASE_MILLIS);
+    let detail = || format!("{:?} -> {:?}", before.longer_lease, after.longer_lease);
+    if length(after) >= length(before) {
+        let kept = after.longer_lease.is_none() || after.longer_lease == before.longer_lease;
+        return require(kept, "no lease gets longer by itself (R13)", detail);
+    }
+    let longest = length(before).max(before.longer_lease.map_or(0, |longer| longer.millis));
+    let remembered = Some(LongerLease { millis: longest, since: after.epoch });
+    require(after.longer_lease == remembered, "a longer lease is remembered (R13)", detail)
 }
 
 /// What was decided stays so, and is remembered until all have done it (R18). A subtree gets another parent by such a

@@ -28,11 +28,12 @@ pub mod settings;
 pub use command::{
     AllocateInos, Assignment, CancelMove, Command, CommandError, CommandResult, CommandValue, CommitMove,
     ConfirmMember, CreateCluster, DaemonState, DecideTransaction, DrainRank, EndSession, FinishTransactions,
-    MergeSubtree, Participant, PinSubtree, PoolSpec, RaiseRoutes, RankDown, RegisterClient, RegisterOsd, RegisterRank,
-    RemoveDaemon, Reparent, SetMon, SetSetting, SplitSubtree, SpreadSubtree, StartMove, TransactionName,
+    ForgetLongerLease, MergeSubtree, Participant, PinSubtree, PoolSpec, RaiseRoutes, RankDown, RegisterClient,
+    RegisterOsd, RegisterRank, RemoveDaemon, Reparent, SetMon, SetSetting, SplitSubtree, SpreadSubtree, StartMove,
+    TransactionName,
 };
 pub use convert::MapError;
 pub use map::{
-    ClusterMap, Decision, InoGrant, Lineage, Osd, Pg, PgState, Pool, RANK_SESSION, RankInfo, Session, Subtree,
-    Transaction, TransactionId,
+    ClusterMap, Decision, InoGrant, Lineage, LongerLease, Osd, Pg, PgState, Pool, RANK_SESSION, RankInfo, Session,
+    Subtree, Transaction, TransactionId,
 };

@@ -49,6 +49,18 @@ pub struct ClusterMap {
     pub rank_incarnation_floor: u64,
     /// Transactions between subtrees that were decided, and that not all participants have done yet (R18).
     pub transactions: BTreeMap<TransactionId, Transaction>,
+    /// Set while daemons may hold leases of a length that was lowered since (R13).
+    pub longer_lease: Option<LongerLease>,
+}
+
+/// The longest lease that was granted before `lease_millis` was lowered. Whoever leads the mons waits for its end
+/// before it gives anything away, and has it forgotten then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongerLease {
+    /// Its length, in milliseconds.
+    pub millis: u64,
+    /// The map's epoch since which no lease of that length is granted.
+    pub since: Epoch,
 }
 
 /// Names a transaction between subtrees.

@@ -1,10 +1,12 @@
 //! Who may hold a lease, as the leader knows it. In memory only: a new leader assumes that every member holds a
-//! full lease from its election on (R13).
+//! full lease from its election on (R13). That longer ones may still be held is in the map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pando_cluster_map::{ClusterMap, Command, DaemonState, RankDown, placement, settings};
+use pando_cluster_map::{
+    ClusterMap, Command, DaemonState, ForgetLongerLease, LongerLease, RankDown, placement, settings,
+};
 use pando_mon_client::Daemon;
 use pando_proto::{OsdId, Rank};
 
@@ -12,6 +14,8 @@ use pando_proto::{OsdId, Rank};
 const DRIFT_PERCENT: u32 = 5;
 /// For the time between the mon's look at its clock and what follows from it.
 const MARGIN: Duration = Duration::from_millis(100);
+/// Before it is proposed again to forget a longer lease.
+const FORGET_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 struct Grant {
@@ -27,6 +31,17 @@ impl Grant {
     }
 }
 
+/// A length of leases that was lowered, as the map tells of it.
+#[derive(Clone, Copy, Debug)]
+struct Longer {
+    told: LongerLease,
+    /// As if it was granted when this mon learnt of the change. Every true one was before: the leader of that time was the
+    /// first to apply it. A mon that starts learns of it anew.
+    grant: Grant,
+    /// When this mon proposed to forget it.
+    proposed: Option<Duration>,
+}
+
 /// The leader's table. Times are boottime.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
@@ -36,8 +51,7 @@ pub(crate) struct Leases {
     frozen: BTreeSet<Daemon>,
     usage: BTreeMap<OsdId, (u64, u64)>,
     down_since: BTreeMap<OsdId, Duration>,
-    /// A longer lease that was in force before, and until when it may still be held.
-    longer: Option<(Duration, Duration)>,
+    longer: Option<Longer>,
     last_look: Duration,
 }
 
@@ -59,17 +73,35 @@ impl Leases {
         self.last_look = now;
     }
 
-    /// The setting was lowered: leases of the old length are still held for that long.
-    pub(crate) fn shortened(&mut self, old: Duration, now: Duration) {
-        self.longer = Some((old, now + old));
+    /// Looks whether the map tells of another longer lease than before. To be called with each map, also while others
+    /// lead: from then on its end is waited for.
+    pub(crate) fn learn(&mut self, map: &ClusterMap, now: Duration) {
+        if map.longer_lease == self.longer.map(|longer| longer.told) {
+            return;
+        }
+        self.longer = map.longer_lease.map(|told| {
+            let grant = Grant { from: now, length: Duration::from_millis(told.millis) };
+            Longer { told, grant, proposed: None }
+        });
+    }
+
+    /// The command that forgets the longer lease once nobody can hold it any more. For the leader, on each tick.
+    pub(crate) fn forget_longer(&mut self, now: Duration) -> Option<Command> {
+        let longer = self.longer.as_mut()?;
+        let waits = longer.proposed.is_some_and(|before| now.saturating_sub(before) < FORGET_AGAIN);
+        if waits || longer.grant.over() > now {
+            return None;
+        }
+        longer.proposed = Some(now);
+        Some(Command::ForgetLongerLease(ForgetLongerLease { since: longer.told.since.0 }))
     }
 
     fn grant_of(&self, daemon: Daemon, map: &ClusterMap) -> Grant {
-        let assumed = || {
-            let longer = self.longer.filter(|(_, until)| *until > self.elected).map(|(old, _)| old);
-            Grant { from: self.elected, length: length(map).max(longer.unwrap_or_default()) }
-        };
-        self.grants.get(&daemon).copied().unwrap_or_else(assumed)
+        self.grants.get(&daemon).copied().unwrap_or_else(|| {
+            let full = Grant { from: self.elected, length: length(map) };
+            let longer = self.longer.map(|longer| longer.grant).filter(|longer| longer.over() > full.over());
+            longer.unwrap_or(full)
+        })
     }
 
     /// Extends a lease whose heartbeat arrived at `from`. Returns its length.

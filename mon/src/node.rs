@@ -195,6 +195,7 @@ impl Node {
             balancer: Balancer::default(),
             leading: None,
         };
+        node.leases.learn(&node.map, node.clock.boottime());
         node.seed_elections();
         if node.raw.raft.prs().conf().voters().ids().len() == 1 {
             // Nobody to wait for.
@@ -239,6 +240,9 @@ impl Node {
             for (daemon, command) in self.leases.due(now, &self.map) {
                 let command = self.with_assignments(command);
                 tracing::warn!(%daemon, "its lease has ended");
+                self.propose(&command, None);
+            }
+            if let Some(command) = self.leases.forget_longer(now) {
                 self.propose(&command, None);
             }
             for command in self.balancer.due(now, self.clock.wall_nanos(), &self.map) {

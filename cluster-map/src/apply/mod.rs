@@ -53,6 +53,7 @@ impl ClusterMap {
             Command::OverridePg(command) => pg::override_pg(self, *command),
             Command::AllocateInos(command) => inos::allocate(self, command),
             Command::SetSetting(command) => setting::set(self, command),
+            Command::ForgetLongerLease(command) => setting::forget_longer_lease(self, *command),
             Command::SetMon(command) => setting::set_mon(self, command),
             Command::RemoveOsd(command) => osd::remove(self, *command),
             Command::RemoveRank(command) => rank::remove(self, *command),

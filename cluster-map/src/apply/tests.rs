@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::command::*;
 use crate::invariants;
-use crate::map::{Pg, PgState, Subtree};
+use crate::map::{LongerLease, Pg, PgState, Subtree};
 
 mod subtrees;
 mod transactions;
@@ -455,6 +455,27 @@ fn settings_have_names_and_ranges() {
     assert!(error.to_string().contains("object_size"), "{error}");
 }
 
+/// R13.
+#[test]
+fn the_longest_lease_of_before_is_remembered_until_that_very_one_is_forgotten() {
+    let mut map = cluster(1, 1);
+    let set = |millis: u64| Command::SetSetting(SetSetting { name: "lease_millis".into(), value: millis.to_string() });
+    let forget = |since: Epoch| Command::ForgetLongerLease(ForgetLongerLease { since: since.0 });
+    step(&mut map, &set(60_000)).unwrap();
+    assert_eq!(map.longer_lease, None, "a longer one needs no memory");
+    let first = step(&mut map, &set(30_000)).unwrap().epoch;
+    assert_eq!(map.longer_lease, Some(LongerLease { millis: 60_000, since: first }));
+    assert_eq!(step(&mut map, &set(30_000)).unwrap().epoch, first, "nothing has changed");
+    let second = step(&mut map, &set(2000)).unwrap().epoch;
+    assert_eq!(map.longer_lease, Some(LongerLease { millis: 60_000, since: second }));
+    step(&mut map, &forget(first)).unwrap();
+    assert_eq!(map.longer_lease, Some(LongerLease { millis: 60_000, since: second }), "that was the one before");
+    let forgotten = step(&mut map, &forget(second)).unwrap().epoch;
+    assert_eq!((map.longer_lease, forgotten > second), (None, true));
+    assert_eq!(step(&mut map, &forget(second)).unwrap().epoch, forgotten, "idempotent");
+    assert_eq!(step(&mut map, &forget(Epoch(0))).unwrap().epoch, forgotten);
+}
+
 #[test]
 fn nonsense_from_outside_is_refused() {
     let mut map = cluster(1, 1);
@@ -511,6 +532,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         1 => (100..70_000u64).prop_map(|value| {
             Command::SetSetting(SetSetting { name: "lease_millis".into(), value: value.to_string() })
         }),
+        1 => (0..3u64).prop_map(|since| Command::ForgetLongerLease(ForgetLongerLease { since })),
     ]
 }
 
@@ -544,6 +566,10 @@ proptest! {
                     let id = PgId { pool: pando_proto::PoolId(chosen.pool), index: chosen.index };
                     chosen.config = map.pgs[&id].config;
                     Command::OverridePg(chosen)
+                }
+                Command::ForgetLongerLease(ForgetLongerLease { since: 0 }) => {
+                    let since = map.longer_lease.map_or(0, |longer| longer.since.0);
+                    Command::ForgetLongerLease(ForgetLongerLease { since })
                 }
                 other => subtrees::aim(&map, other),
             };

@@ -32,6 +32,8 @@ fn the_log_format_stays() {
     assert_eq!(command.to_bytes(), [1, 0x4a, 5, 0x08, 2, 0x10, 0xac, 2]);
     let command = Command::StartMove(StartMove { subtree: 3, to: 1, to_merge: false });
     assert_eq!(command.to_bytes(), [1, 0xa2, 1, 4, 0x08, 3, 0x10, 1]);
+    let command = Command::ForgetLongerLease(ForgetLongerLease { since: 300 });
+    assert_eq!(command.to_bytes(), [1, 0xf2, 1, 3, 0x08, 0xac, 2]);
     let command = Command::RemoveRank(RemoveDaemon { id: 5 });
     assert_eq!(command.to_bytes(), [1, 0x82, 1, 2, 0x08, 5]);
     let command = Command::SetSetting(SetSetting { name: "a".into(), value: "1".into() });

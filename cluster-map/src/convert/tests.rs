@@ -20,6 +20,7 @@ fn map() -> ClusterMap {
     let participants = [1, 2].map(SubtreeId).into();
     let finished = [SubtreeId(2)].into();
     map.transactions.insert(id, Transaction { decision: Decision::Cycle, participants, finished });
+    map.longer_lease = Some(LongerLease { millis: 60_000, since: Epoch(2) });
     map.sessions.insert(ClientId(9), Session { description: "test".into(), ..Session::default() });
     map
 }

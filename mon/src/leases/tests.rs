@@ -76,18 +76,62 @@ fn a_stalled_mon_takes_nobody_down() {
     assert!(leases.remaining(OSD, 101 * SECOND, &map).is_some());
 }
 
+fn set_lease(map: &mut ClusterMap, millis: u64) {
+    let set = SetSetting { name: settings::LEASE_MILLIS.into(), value: millis.to_string() };
+    map.apply(&Command::SetSetting(set)).unwrap();
+}
+
 #[test]
 fn a_shorter_lease_does_not_end_the_longer_ones_that_are_held() {
     let (mut map, mut leases) = (map(), Leases::default());
     leases.elected(10 * SECOND);
     leases.grant(OSD, 11 * SECOND, &map);
-    let set = SetSetting { name: settings::LEASE_MILLIS.into(), value: "200".into() };
-    map.apply(&Command::SetSetting(set)).unwrap();
-    leases.shortened(2 * SECOND, 11 * SECOND);
+    set_lease(&mut map, 200);
+    leases.learn(&map, 11 * SECOND);
     assert_eq!(leases.grant(OSD, 11 * SECOND, &map), Duration::from_millis(200));
     assert!(leases.remaining(OSD, 13 * SECOND, &map).is_some(), "the holder got 2 s at 11 s");
     leases.elected(12 * SECOND);
-    assert!(leases.remaining(OSD, 14 * SECOND, &map).is_some(), "a new leader knows of the longer ones");
+    assert!(leases.remaining(OSD, 13 * SECOND, &map).is_some(), "a new leader knows of the longer ones");
+    assert_eq!(leases.remaining(OSD, 14 * SECOND, &map), None, "and when they ended");
+}
+
+/// R13: whoever leads next waits for the longest lease that may be held, also if it only has the map: it was started
+/// again, or got a snapshot.
+#[test]
+fn the_longer_lease_is_waited_for_by_whoever_has_but_the_map() {
+    let mut map = map();
+    set_lease(&mut map, 60_000);
+    set_lease(&mut map, 2000);
+    let mut leases = Leases::default();
+    leases.learn(&map, 5 * SECOND);
+    leases.elected(10 * SECOND);
+    // 60 s from when it learnt of it, x 1.05, + 100 ms.
+    let over = 68 * SECOND + Duration::from_millis(100);
+    assert_eq!(due_until(&mut leases, &map, 10 * SECOND, over - Duration::from_millis(1)), vec![]);
+    assert_eq!(leases.forget_longer(over - Duration::from_millis(1)), None);
+    assert_eq!(leases.due(over, &map).len(), 2);
+    let Some(forget) = leases.forget_longer(over) else { panic!("it has ended") };
+    assert_eq!(leases.forget_longer(over), None, "it is proposed once");
+    assert_eq!(leases.forget_longer(over + FORGET_AGAIN), Some(forget.clone()), "unless it is lost");
+    map.apply(&forget).unwrap();
+    leases.learn(&map, over + 2 * SECOND);
+    assert_eq!(leases.forget_longer(over + 4 * SECOND), None);
+    leases.elected(90 * SECOND);
+    assert_eq!(leases.remaining(OSD, 90 * SECOND, &map), Some(Duration::from_millis(2200)), "forgotten by all");
+}
+
+/// The wait goes on from where it was when a map tells the same again, and begins anew with another lowering.
+#[test]
+fn the_wait_for_a_longer_lease_begins_with_each_lowering() {
+    let (mut map, mut leases) = (map(), Leases::default());
+    set_lease(&mut map, 1000);
+    leases.learn(&map, 10 * SECOND);
+    leases.learn(&map, 11 * SECOND);
+    assert!(leases.forget_longer(12 * SECOND + Duration::from_millis(200)).is_some());
+    set_lease(&mut map, 500);
+    leases.learn(&map, 13 * SECOND);
+    assert_eq!(leases.forget_longer(15 * SECOND), None);
+    assert!(leases.forget_longer(15 * SECOND + Duration::from_millis(200)).is_some());
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! What Raft says is to be done: write, send, apply (in the order that its documentation asks for).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use pando_cluster_map::{Command, CommandError, CommandResult, CommandValue, invariants, settings};
+use pando_cluster_map::{Command, CommandError, CommandResult, CommandValue, invariants};
 use pando_mon_client::Daemon;
 use pando_proto::{Error, Rank, Reason, SubtreeId};
 use raft::eraftpb::{Entry, EntryType, Message};
@@ -46,6 +45,7 @@ impl Node {
             if let Some(map) = installed {
                 self.map = map;
                 (self.applied, _) = self.raw.store().applied();
+                self.leases.learn(&self.map, self.clock.boottime());
             }
         } else if let Some(hard_state) = ready.hs() {
             // Only a higher commit index, which may be lost.
@@ -84,7 +84,6 @@ impl Node {
     }
 
     fn apply(&mut self, entry: &Entry) {
-        let lease_before = self.lease_length();
         let command = Command::from_bytes(&entry.data);
         let result = command.as_ref().map_err(Clone::clone).and_then(|command| {
             let map = Arc::make_mut(&mut self.map);
@@ -96,18 +95,11 @@ impl Node {
         {
             panic!("{violation}, after {command:?}");
         }
-        let lease_now = self.lease_length();
-        if lease_now < lease_before {
-            self.leases.shortened(lease_before, self.clock.boottime());
-        }
+        self.leases.learn(&self.map, self.clock.boottime());
         if let (Ok(command), Ok(result)) = (&command, &result) {
             self.after(command, result);
         }
         self.complete(entry, result);
-    }
-
-    fn lease_length(&self) -> Duration {
-        Duration::from_millis(self.map.setting_u64(settings::LEASE_MILLIS))
     }
 
     /// A daemon that has come gets the time of a lease to send its first heartbeat.

@@ -117,6 +117,97 @@ async fn a_rank_is_given_to_another_process_only_after_its_lease() {
     mon.stop().await;
 }
 
+/// How long another process of the rank has to wait, by the word of the mons.
+async fn told_wait(mon: &TestMon) -> Duration {
+    let channel = pando_rpc::channel(&mon.env.net, &mon.address()).unwrap();
+    let mut service = ClusterServiceClient::new(channel);
+    within(async {
+        loop {
+            let refused = service.register_rank(rank(2)).await.expect_err("R13: its lease may still be held");
+            let refused = pando_proto::Error::from_tonic(&refused);
+            if refused.message.contains("may still hold the lease") {
+                return refused.retry_after.unwrap();
+            }
+            // Elections take a moment.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// R13: the first process of the rank may hold a lease of a minute, whatever is set by now.
+async fn lower_after_a_long_lease(client: &MonClient) {
+    within(client.admin().set_setting("lease_millis", "60000")).await.unwrap();
+    within(client.register_rank(rank(1))).await.unwrap();
+    within(client.admin().set_setting("lease_millis", "200")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mon_that_starts_again_waits_for_the_longer_leases_of_before() {
+    for compact_every in [1000, 5] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = || pando_mon::Config { compact_every, ..single(dir.path()) };
+        let mon = TestMon::start(config()).await;
+        lower_after_a_long_lease(&mon.client()).await;
+        for _ in 0..20 {
+            mon.client().register_client("fills the log").await.unwrap();
+        }
+        assert!(told_wait(&mon).await > LONG / 2);
+        mon.stop().await;
+        let mon = TestMon::start(config()).await;
+        assert!(told_wait(&mon).await > LONG / 2, "from its log, or from its snapshot");
+        mon.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_mon_that_was_told_by_a_snapshot_waits_for_the_longer_leases_of_before() {
+    let mut group = Group::start(10).await;
+    let client = group.client();
+    within(client.register_client("needs a leader")).await.unwrap();
+    let leader = client.admin().status().await.unwrap().leader_id;
+    let [behind, other] = [1, 2, 3].into_iter().filter(|id| *id != leader).collect::<Vec<_>>()[..] else { panic!() };
+    group.stop_mon(behind).await;
+    lower_after_a_long_lease(&client).await;
+    for _ in 0..50 {
+        within(client.register_client("missed")).await.unwrap();
+    }
+    let newest = client.get_map(Epoch(0)).await.unwrap();
+    group.start_mon(behind).await;
+    let (mut watch, stop) = watch(&group.mons[&behind].client()).await;
+    map_when(&mut watch, |map| map.epoch >= newest.epoch).await;
+    stop.stop();
+    // The other one of the two that are left misses an entry, so that it cannot be elected.
+    group.stop_mon(other).await;
+    within(client.register_client("missed by the other")).await.unwrap();
+    group.stop_mon(leader).await;
+    group.start_mon(other).await;
+    assert!(told_wait(&group.mons[&behind]).await > LONG / 2);
+    assert_eq!(within(client.admin().status()).await.unwrap().leader_id, behind);
+    group.stop().await;
+}
+
+#[tokio::test]
+async fn longer_leases_of_before_are_forgotten_when_they_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let client = mon.client();
+    client.register_rank(rank(1)).await.unwrap();
+    let since = Instant::now();
+    client.admin().set_setting("lease_millis", "1000").await.unwrap();
+    let (mut watch, stop) = watch(&client).await;
+    map_when(&mut watch, |map| map.longer_lease.is_none()).await;
+    assert!(since.elapsed() >= Duration::from_secs(2), "R13");
+    stop.stop();
+    mon.stop().await;
+    let mon = TestMon::start(single(dir.path())).await;
+    let map = mon.client().get_map(Epoch(1)).await.unwrap();
+    assert_eq!(map.longer_lease, None, "the log says both");
+    mon.stop().await;
+}
+
 /// Leases outlive the leader: the daemons go on, nobody is taken down.
 #[tokio::test]
 async fn leases_go_on_across_an_election() {
