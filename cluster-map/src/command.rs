@@ -198,6 +198,12 @@ pub struct RegisterClient {
     /// For people.
     #[prost(string, tag = "2")]
     pub description: String,
+    /// Not a rank. Commands of a time when the description told that have neither this nor `of_rank`.
+    #[prost(bool, tag = "3")]
+    pub is_client: bool,
+    /// A rank: the process that asks; another one than the map's is refused.
+    #[prost(message, optional, tag = "4")]
+    pub of_rank: Option<DaemonState>,
 }
 
 /// See [`Command::EndSession`].

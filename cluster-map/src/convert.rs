@@ -8,7 +8,7 @@ use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, PoolId, Rank, Reason
 
 use crate::map::{
     ClusterMap, Decision, InoGrant, Lineage, LongerLease, Osd, Pg, Pool, RankInfo, Session, Subtree, Transaction,
-    TransactionId,
+    TransactionId, rank_described,
 };
 
 /// A map that cannot be what a mon sent.
@@ -146,7 +146,7 @@ impl ClusterMap {
         map.read_data_tier(proto)?;
         map.read_metadata_tier(proto)?;
         for session in &proto.sessions {
-            insert(&mut map.sessions, "client", ClientId(session.client_id), Session::from_proto(session))?;
+            insert(&mut map.sessions, "client", ClientId(session.client_id), Session::from_proto(session)?)?;
         }
         for transaction in &proto.transactions {
             let (id, known) = Transaction::from_proto(transaction)?;
@@ -410,11 +410,23 @@ impl Session {
             description: self.description.clone(),
             since_epoch: self.since.0,
             nonce: self.nonce.clone().into(),
+            kind: if self.is_of_rank() { mon::SessionKind::Rank } else { mon::SessionKind::Client }.into(),
+            rank: self.rank.map_or(0, |rank| rank.0),
         }
     }
 
-    fn from_proto(proto: &mon::Session) -> Self {
-        Self { description: proto.description.clone(), since: Epoch(proto.since_epoch), nonce: proto.nonce.to_vec() }
+    fn from_proto(proto: &mon::Session) -> Result<Self, MapError> {
+        Ok(Self {
+            description: proto.description.clone(),
+            since: Epoch(proto.since_epoch),
+            nonce: proto.nonce.to_vec(),
+            rank: match mon::SessionKind::try_from(proto.kind) {
+                Ok(mon::SessionKind::Rank) => Some(Rank(proto.rank)),
+                Ok(mon::SessionKind::Client) => None,
+                Ok(mon::SessionKind::Unspecified) => rank_described(&proto.description),
+                Err(_) => return Err(bad_state("session kind", proto.kind)),
+            },
+        })
     }
 }
 

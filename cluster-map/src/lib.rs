@@ -34,6 +34,6 @@ pub use command::{
 };
 pub use convert::MapError;
 pub use map::{
-    ClusterMap, Decision, InoGrant, Lineage, LongerLease, Osd, Pg, PgState, Pool, RANK_SESSION, RankInfo, Session,
-    Subtree, Transaction, TransactionId,
+    ClusterMap, Decision, InoGrant, Lineage, LongerLease, Osd, Pg, PgState, Pool, RankInfo, Session, Subtree,
+    Transaction, TransactionId,
 };

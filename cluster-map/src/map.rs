@@ -252,18 +252,17 @@ pub struct Subtree {
     pub taken_from: Option<Rank>,
 }
 
-/// Descriptions of the sessions of ranks begin so.
-pub const RANK_SESSION: &str = "mds.";
-
 /// A client incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Program, host, pid.
+    /// Program, host, pid. For people.
     pub description: String,
     /// Map epoch of its birth.
     pub since: Epoch,
     /// Of the registration, so that a repeated one gets the same id.
     pub nonce: Vec<u8>,
+    /// Of which rank it is, if it is not a client's.
+    pub rank: Option<Rank>,
 }
 
 /// A split or merge that old sessions may still ask about.
@@ -286,8 +285,15 @@ pub struct Lineage {
 impl Session {
     /// Whether it is a rank's, which reads and writes objects but sends no operations.
     pub fn is_of_rank(&self) -> bool {
-        self.description.starts_with(RANK_SESSION)
+        self.rank.is_some()
     }
+}
+
+/// The rank that is described so. In old records and commands this says that a session is a rank's; no client may say
+/// it of itself any more.
+pub(crate) fn rank_described(description: &str) -> Option<Rank> {
+    let number = description.rsplit_once('.').and_then(|(_, number)| number.parse().ok());
+    number.map(Rank).filter(|rank| rank.to_string() == description)
 }
 
 impl ClusterMap {

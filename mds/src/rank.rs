@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix::Addr;
-use pando_cluster_map::{ClusterMap, RANK_SESSION, settings};
+use pando_cluster_map::{ClusterMap, settings};
 use pando_mds_core::api::CacheUsage;
 use pando_mon_client::{Daemon, MapWatch, MonClient};
 use pando_osd_client::{ObjectClient, RecordClient};
@@ -219,8 +219,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         RegisterRankRequest { cluster_id: Default::default(), rank: rank.0, boot_id: config.boot_id().into(), address };
     let registered = mons.register_rank(request).await?;
     let incarnation = registered.incarnation;
-    let description = format!("{RANK_SESSION}{}", rank.0);
-    let (session, map) = mons.register_client(&description).await?;
+    let (session, map) = mons.register_rank_session(rank, incarnation).await?;
     let lease = Arc::new(Lease::new(Arc::clone(&env.clock)));
     // In a simulated run no real time may show.
     let runtime = config.boot_seed.is_none().then(tokio::runtime::Handle::current);
@@ -236,7 +235,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         // Nobody listens only at the very end.
         Arc::new(move |splits, merges| drop(hinted.send((splits, merges)))),
     );
-    end_former_sessions(&mons, &map, session, &description).await?;
+    end_former_sessions(&mons, &map, session, rank).await?;
     let watch = mons.watch(map, env.shutdown.clone());
     let outside = Outside {
         records: Rc::new(RecordClient::new(Arc::clone(&env.net), watch.clone())),
@@ -270,14 +269,9 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
 }
 
 /// The sessions of this rank's earlier processes end: what they may still have under way is refused (R22).
-async fn end_former_sessions(
-    mons: &MonClient,
-    map: &ClusterMap,
-    own: ClientId,
-    description: &str,
-) -> Result<(), Error> {
+async fn end_former_sessions(mons: &MonClient, map: &ClusterMap, own: ClientId, rank: Rank) -> Result<(), Error> {
     for (client, session) in &map.sessions {
-        if *client != own && session.description == description {
+        if *client != own && session.rank == Some(rank) {
             mons.end_session(*client, true).await?;
         }
     }

@@ -198,12 +198,13 @@ pub(crate) fn stale_session() -> Error {
 mod tests {
     use super::*;
     use pando_cluster_map::{Session, Subtree};
+    use pando_proto::Rank;
 
     #[test]
     fn r19_only_those_are_awaited_who_may_have_met_an_earlier_owner() {
         let mut map = ClusterMap::default();
-        for (client, born, description) in [(1, 7, "a"), (2, 8, "b"), (3, 9, "c"), (4, 1, "mds.0")] {
-            let session = Session { description: description.into(), since: Epoch(born), ..Session::default() };
+        for (client, born, rank) in [(1, 7, None), (2, 8, None), (3, 9, None), (4, 1, Some(Rank(0)))] {
+            let session = Session { since: Epoch(born), rank, ..Session::default() };
             map.sessions.insert(ClientId(client), session);
         }
         map.subtrees.insert(SubtreeId(5), Subtree { since: Epoch(8), ..Subtree::default() });
@@ -218,9 +219,8 @@ mod tests {
     fn only_silent_clients_are_swept() {
         let sessions = Sessions::default();
         let mut map = ClusterMap::default();
-        for (client, description) in [(1, "a"), (2, "b"), (3, "mds.0")] {
-            let session = Session { description: description.to_owned(), ..Session::default() };
-            map.sessions.insert(ClientId(client), session);
+        for (client, rank) in [(1, None), (2, None), (3, Some(Rank(0)))] {
+            map.sessions.insert(ClientId(client), Session { rank, ..Session::default() });
         }
         let (at, timeout) = (Duration::from_secs, Duration::from_secs(10));
         assert_eq!(sessions.sweep(&map, at(0), timeout), []);

@@ -123,8 +123,29 @@ impl MonClient {
     }
 
     /// Gets an id for this client incarnation (R9), and the map in which it exists.
+    ///
+    /// Errors: `INVALID_REQUEST` for a description `mds.N`, which only ranks have.
     pub async fn register_client(&self, description: &str) -> Result<(ClientId, Arc<ClusterMap>), Error> {
-        let request = mon::RegisterClientRequest { nonce: nonce(), description: description.to_owned() };
+        self.register_session(description.to_owned(), None).await
+    }
+
+    /// The same for a rank's process, which reads and writes objects like a client.
+    ///
+    /// Errors: `STALE_EPOCH` when the rank has a newer process.
+    pub async fn register_rank_session(
+        &self,
+        rank: Rank,
+        incarnation: u64,
+    ) -> Result<(ClientId, Arc<ClusterMap>), Error> {
+        self.register_session(rank.to_string(), Some(mon::RankProcess { rank: rank.0, incarnation })).await
+    }
+
+    async fn register_session(
+        &self,
+        description: String,
+        of_rank: Option<mon::RankProcess>,
+    ) -> Result<(ClientId, Arc<ClusterMap>), Error> {
+        let request = mon::RegisterClientRequest { nonce: nonce(), description, of_rank };
         let call = |channel| {
             let request = request.clone();
             async move { service(channel).register_client(request).await }

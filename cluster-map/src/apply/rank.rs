@@ -68,7 +68,7 @@ fn take_orphans(map: &mut ClusterMap, rank: Rank) {
 }
 
 /// The state of this very process.
-fn find(map: &mut ClusterMap, id: u32, incarnation: u64) -> Result<(Rank, &mut RankInfo), CommandError> {
+pub(super) fn find(map: &mut ClusterMap, id: u32, incarnation: u64) -> Result<(Rank, &mut RankInfo), CommandError> {
     let rank = Rank(id);
     let info = map.ranks.get_mut(&rank).ok_or_else(|| CommandError::Unknown(rank.to_string()))?;
     if info.incarnation != incarnation {

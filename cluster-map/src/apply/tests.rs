@@ -35,6 +35,11 @@ fn register_rank(rank: u32, boot: u8) -> Command {
     Command::RegisterRank(RegisterRank { rank, boot_id: vec![boot], address: "mds:7100".into() })
 }
 
+fn register_client(nonce: u8, description: &str) -> Command {
+    let description = description.to_owned();
+    Command::RegisterClient(RegisterClient { nonce: vec![nonce], description, is_client: true, of_rank: None })
+}
+
 fn rank_down(id: u32, incarnation: u64) -> Command {
     Command::RankDown(RankDown { id, incarnation, assignments: vec![] })
 }
@@ -405,8 +410,7 @@ fn a_demoted_member_that_was_to_leave_has_left() {
 #[test]
 fn client_ids_are_unique_and_never_reused() {
     let mut map = cluster(1, 1);
-    let register =
-        |nonce: u8| Command::RegisterClient(RegisterClient { nonce: vec![nonce], description: "test".into() });
+    let register = |nonce: u8| register_client(nonce, "test");
     let first = step(&mut map, &register(1)).unwrap();
     assert_eq!(first.value, CommandValue::Client(ClientId(1)));
     assert_eq!(step(&mut map, &register(1)).unwrap(), first, "idempotent");
@@ -414,11 +418,40 @@ fn client_ids_are_unique_and_never_reused() {
     assert!(!map.session_is_live(ClientId(1)));
     step(&mut map, &Command::EndSession(EndSession { client_id: 1 })).unwrap();
     assert_eq!(step(&mut map, &register(1)).unwrap().value, CommandValue::Client(ClientId(2)));
-    let long = RegisterClient { nonce: vec![9], description: "\u{1b}ä".repeat(1000) };
-    step(&mut map, &Command::RegisterClient(long)).unwrap();
+    step(&mut map, &register_client(9, &"\u{1b}ä".repeat(1000))).unwrap();
     assert_eq!(map.sessions[&ClientId(3)].description, "ä".repeat(127), "tidied");
     let unknown = step(&mut map, &Command::EndSession(EndSession { client_id: 77 }));
     assert!(matches!(unknown, Err(CommandError::Unknown(_))));
+}
+
+/// R10, R19: whoever passes for a rank is not waited for.
+#[test]
+fn no_client_passes_for_a_rank_by_what_it_says_of_itself() {
+    let mut map = cluster(1, 1);
+    step(&mut map, &register_rank(0, 1)).unwrap();
+    for description in ["mds.0", "mds.7", "mds.\u{1}7"] {
+        let refused = step(&mut map, &register_client(1, description)).unwrap_err();
+        assert!(matches!(&refused, CommandError::Invalid(text) if text.contains("otherwise")), "{refused}");
+    }
+    step(&mut map, &register_client(1, "mds.backup")).unwrap();
+    assert!(!map.sessions[&ClientId(1)].is_of_rank());
+    let of_rank = |nonce: u8, id, incarnation| {
+        let of_rank = Some(daemon(id, incarnation));
+        let description = format!("mds.{id}");
+        Command::RegisterClient(RegisterClient { nonce: vec![nonce], description, is_client: false, of_rank })
+    };
+    assert!(matches!(step(&mut map, &of_rank(2, 7, 1)), Err(CommandError::Unknown(_))));
+    assert!(matches!(step(&mut map, &of_rank(2, 0, 2)), Err(CommandError::Stale { .. })));
+    let first = step(&mut map, &of_rank(2, 0, 1)).unwrap();
+    assert_eq!(first.value, CommandValue::Client(ClientId(2)));
+    assert_eq!(map.sessions[&ClientId(2)].rank, Some(Rank(0)));
+    step(&mut map, &register_rank(0, 2)).unwrap();
+    let again = step(&mut map, &of_rank(2, 0, 1)).unwrap();
+    assert_eq!(again.value, first.value, "R9: idempotent");
+    // As it stands in old logs, where the description told. Ids must not change when such a log is read again (R9).
+    let old = RegisterClient { nonce: vec![3], description: "mds.7".into(), ..RegisterClient::default() };
+    step(&mut map, &Command::RegisterClient(old)).unwrap();
+    assert_eq!(map.sessions[&ClientId(3)].rank, Some(Rank(7)));
 }
 
 /// R20.
@@ -495,7 +528,7 @@ fn nonsense_from_outside_is_refused() {
         osd(&|osd| osd.host = "x".repeat(300)),
         osd(&|osd| osd.weight = u32::MAX),
         register_rank(5000, 1),
-        Command::RegisterClient(RegisterClient { nonce: vec![], description: String::new() }),
+        Command::RegisterClient(RegisterClient { is_client: true, ..RegisterClient::default() }),
     ] {
         assert!(matches!(step(&mut map, &command), Err(CommandError::Invalid(_))), "{command:?}");
     }
@@ -522,8 +555,10 @@ fn any_command() -> impl Strategy<Value = Command> {
         1 => (0..3u32, 1..4u64).prop_map(|(id, incarnation)| Command::RankUp(daemon(id, incarnation))),
         1 => (0..6u32).prop_map(|id| Command::RemoveOsd(RemoveDaemon { id })),
         1 => (0..3u32).prop_map(|id| Command::RemoveRank(RemoveDaemon { id })),
-        1 => (0..9u8).prop_map(|nonce| {
-            Command::RegisterClient(RegisterClient { nonce: vec![nonce; 1], description: "p".into() })
+        1 => (0..9u8).prop_map(|nonce| register_client(nonce, "p")),
+        1 => (9..12u8, 0..3u32, 1..4u64).prop_map(|(nonce, id, incarnation)| {
+            let of_rank = Some(daemon(id, incarnation));
+            Command::RegisterClient(RegisterClient { nonce: vec![nonce], of_rank, ..RegisterClient::default() })
         }),
         1 => (0..9u64).prop_map(|client_id| Command::EndSession(EndSession { client_id })),
         1 => (0..3u32, 0..3u32, 1..3u64, 0..9u8, 0..1000u64).prop_map(|(shard, rank, incarnation, nonce, count)| {

@@ -32,6 +32,10 @@ fn the_log_format_stays() {
     assert_eq!(command.to_bytes(), [1, 0x4a, 5, 0x08, 2, 0x10, 0xac, 2]);
     let command = Command::StartMove(StartMove { subtree: 3, to: 1, to_merge: false });
     assert_eq!(command.to_bytes(), [1, 0xa2, 1, 4, 0x08, 3, 0x10, 1]);
+    // Written when the description told what is a rank.
+    let rank = RegisterClient { nonce: vec![7], description: "mds.3".into(), ..RegisterClient::default() };
+    let command = Command::RegisterClient(rank);
+    assert_eq!(command.to_bytes(), [&[1, 0x22, 10, 0x0a, 1, 7, 0x12, 5][..], b"mds.3"].concat());
     let command = Command::ForgetLongerLease(ForgetLongerLease { since: 300 });
     assert_eq!(command.to_bytes(), [1, 0xf2, 1, 3, 0x08, 0xac, 2]);
     let command = Command::RemoveRank(RemoveDaemon { id: 5 });

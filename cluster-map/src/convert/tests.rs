@@ -22,12 +22,29 @@ fn map() -> ClusterMap {
     map.transactions.insert(id, Transaction { decision: Decision::Cycle, participants, finished });
     map.longer_lease = Some(LongerLease { millis: 60_000, since: Epoch(2) });
     map.sessions.insert(ClientId(9), Session { description: "test".into(), ..Session::default() });
+    let of_rank = Session { description: "mds.3".into(), rank: Some(Rank(3)), ..Session::default() };
+    map.sessions.insert(ClientId(10), of_rank);
     map
 }
 
 #[test]
 fn a_map_survives_the_wire() {
     assert_eq!(ClusterMap::from_proto(&map().to_proto()), Ok(map()));
+}
+
+#[test]
+fn what_a_session_says_of_itself_tells_only_in_old_records_whose_it_is() {
+    let read = |kind: mon::SessionKind, rank, description: &str| {
+        let kind = kind.into();
+        let record = mon::Session { description: description.into(), kind, rank, ..mon::Session::default() };
+        Session::from_proto(&record).unwrap().rank
+    };
+    assert_eq!(read(mon::SessionKind::Unspecified, 0, "mds.7"), Some(Rank(7)));
+    for other in ["", "7", "mds.", "mds.+7", "mds.07", "mds.7 of mine", "mds.backup", "osd.7"] {
+        assert_eq!(read(mon::SessionKind::Unspecified, 0, other), None, "{other}");
+    }
+    assert_eq!(read(mon::SessionKind::Client, 7, "mds.7"), None);
+    assert_eq!(read(mon::SessionKind::Rank, 7, "anything"), Some(Rank(7)));
 }
 
 #[test]
@@ -47,6 +64,7 @@ fn hostile_maps_are_refused() {
     assert!(matches!(refused(&|map| map.pools[0].pg_count = 0), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.subtrees[0].root_ino = 1 << 63), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.subtrees[0].parent = 8), MapError::Dangling { .. }));
+    assert!(matches!(refused(&|map| map.sessions[0].kind = 9), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.transactions[0].decision = 9), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.transactions[0].id = None), MapError::OutOfRange { .. }));
     assert!(matches!(refused(&|map| map.transactions.push(map.transactions[0].clone())), MapError::Duplicate { .. }));

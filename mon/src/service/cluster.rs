@@ -90,8 +90,12 @@ impl ClusterService for Cluster {
         request: Request<mon::RegisterClientRequest>,
     ) -> Answer<mon::RegisterClientResponse> {
         let request = request.into_inner();
-        let command =
-            Command::RegisterClient(RegisterClient { nonce: request.nonce.to_vec(), description: request.description });
+        let command = Command::RegisterClient(RegisterClient {
+            nonce: request.nonce.to_vec(),
+            description: request.description,
+            is_client: request.of_rank.is_none(),
+            of_rank: request.of_rank.map(|of| DaemonState { id: of.rank, incarnation: of.incarnation }),
+        });
         let (CommandValue::Client(client), map) = self.propose_for_map(command).await? else {
             return Err(unexpected().into());
         };

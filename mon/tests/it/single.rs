@@ -69,7 +69,8 @@ async fn registration_is_idempotent() {
 
     let channel = pando_rpc::channel(&mon.env.net, &mon.address()).unwrap();
     let mut service = ClusterServiceClient::new(channel);
-    let request = RegisterClientRequest { nonce: vec![7; 16].into(), description: "twice".into() };
+    let request =
+        RegisterClientRequest { nonce: vec![7; 16].into(), description: "twice".into(), ..Default::default() };
     let one = service.register_client(request.clone()).await.unwrap().into_inner().client_id;
     let two = service.register_client(request).await.unwrap().into_inner().client_id;
     assert_eq!(one, two);
@@ -98,6 +99,29 @@ async fn sessions_end_once_and_ids_are_not_reused() {
     }
     let error = client.end_session(ClientId(1000), false).await.unwrap_err();
     assert_eq!(error.reason, Reason::UnknownId);
+    mon.stop().await;
+}
+
+#[tokio::test]
+async fn sessions_of_ranks_are_told_by_what_no_client_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let client = mon.client();
+    client.register_rank(rank(1)).await.unwrap();
+    let error = client.register_client("mds.0").await.unwrap_err();
+    assert!(error.reason == Reason::InvalidRequest && error.message.contains("otherwise"), "{error}");
+    let (id, map) = client.register_client("mds.0 watcher").await.unwrap();
+    assert!(!map.sessions[&id].is_of_rank());
+    let stale = client.register_rank_session(Rank(0), 2).await.unwrap_err();
+    assert_eq!(stale.reason, Reason::StaleEpoch);
+    let (of_rank, map) = client.register_rank_session(Rank(0), 1).await.unwrap();
+    assert_eq!(map.sessions[&of_rank].rank, Some(Rank(0)));
+    let admin = client.admin();
+    let listed = admin.list_sessions().await.unwrap();
+    let found: Vec<_> = listed.iter().map(|one| (one.client_id, one.of_rank)).collect();
+    assert_eq!(found, [(id.0, false), (of_rank.0, true)]);
+    assert_eq!(admin.evict_session(of_rank).await.unwrap_err().reason, Reason::InUse);
+    admin.evict_session(id).await.unwrap();
     mon.stop().await;
 }
 

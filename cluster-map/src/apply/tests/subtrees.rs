@@ -46,7 +46,7 @@ fn drain(rank: u32, draining: bool) -> Command {
 }
 
 fn client(nonce: u8) -> Command {
-    Command::RegisterClient(RegisterClient { nonce: vec![nonce], description: String::new() })
+    register_client(nonce, "")
 }
 
 /// Ranks 0 to `ranks` - 1, of which 0 owns the root subtree.

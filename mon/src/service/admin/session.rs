@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pando_cluster_map::{ClusterMap, RANK_SESSION, Session};
+use pando_cluster_map::{ClusterMap, Session};
 use pando_proto::{ClientId, Error, Rank, Reason, mon};
 
 /// All sessions of the map. `loads` is what the ranks said last.
@@ -24,8 +24,7 @@ pub(super) fn list(map: &ClusterMap, loads: &[mon::RankLoadOf]) -> Vec<mon::Sess
 
 /// A rank whose session ends can write no objects any more, and would not know why.
 pub(super) fn check_eviction(map: &ClusterMap, id: ClientId) -> Result<(), Error> {
-    let Some(session) = map.sessions.get(&id) else { return Ok(()) };
-    let rank = session.description.strip_prefix(RANK_SESSION).and_then(|rank| rank.parse().ok()).map(Rank);
+    let rank = map.sessions.get(&id).and_then(|session| session.rank);
     match rank.filter(|rank| map.ranks.get(rank).is_some_and(|info| info.up)) {
         Some(rank) => {
             let message = format!("{id} is the session of {rank}, which is up: it ends with that process");
@@ -44,8 +43,8 @@ mod tests {
     #[test]
     fn sessions_are_listed_with_who_waits_for_them_and_those_of_ranks_stay() {
         let mut map = ClusterMap::default();
-        for (id, description) in [(1, "mds.0"), (2, "a tool"), (3, "mds.7")] {
-            map.sessions.insert(ClientId(id), Session { description: description.into(), ..Session::default() });
+        for (id, rank) in [(1, Some(Rank(0))), (2, None), (3, Some(Rank(7)))] {
+            map.sessions.insert(ClientId(id), Session { rank, ..Session::default() });
         }
         for rank in 0..2 {
             map.ranks.insert(Rank(rank), RankInfo { up: true, ..RankInfo::default() });
