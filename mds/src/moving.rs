@@ -53,7 +53,7 @@ async fn definite<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
         match propose().await {
             Ok(decided) => return Ok(decided),
             Err(error) if is_definite(&error) => return Err(error),
-            // It was not proposed, and no earlier try may still be under way.
+            // It was not proposed, by none of the tries of this call (`OVERLOADED` says so) or of those before.
             Err(error) if error.reason == Reason::Overloaded && !unknown => return Err(error),
             Err(error) => {
                 unknown = true;

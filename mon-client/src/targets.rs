@@ -88,6 +88,9 @@ impl Targets {
     }
 
     /// Runs `call` until it succeeds, fails for good, or `limit` has passed.
+    ///
+    /// Errors: `OVERLOADED` and `NOT_OWNER` say that nothing has happened, and that nothing is under way; that of the
+    /// last try is told only if it holds for all of them. Else the outcome is open: `TIMEOUT`, `UNAVAILABLE`.
     pub(crate) async fn call<T, F>(&self, limit: Duration, call: impl FnMut(Channel) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -108,6 +111,7 @@ impl Targets {
         let deadline = Instant::now() + limit;
         let mut backoff = BACKOFF_MIN;
         let mut hops = 0;
+        let mut open = false;
         loop {
             let (address, channel) = self.current();
             let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + patience), call(channel));
@@ -120,6 +124,7 @@ impl Targets {
             if !is_retryable(&error) {
                 return Err(error);
             }
+            open |= leaves_open(&error);
             // A fresh hint is followed at once; when hints chase each other, an election is under way.
             if self.redirect(&address, &status) && hops < 2 {
                 hops += 1;
@@ -129,7 +134,7 @@ impl Targets {
             let pause = error.retry_after.unwrap_or(backoff);
             backoff = (backoff * 2).min(BACKOFF_MAX);
             if Instant::now() + pause >= deadline {
-                return Err(error);
+                return Err(if open { as_open(error) } else { error });
             }
             tokio::time::sleep(pause).await;
         }
@@ -138,5 +143,24 @@ impl Targets {
 
 /// Unlike elsewhere a stale epoch is final here: the mon's word on it is the newest.
 fn is_retryable(error: &Error) -> bool {
-    matches!(error.reason, Reason::NotOwner | Reason::Unavailable | Reason::Overloaded | Reason::Timeout)
+    leaves_open(error) || matches!(error.reason, Reason::NotOwner | Reason::Overloaded)
 }
+
+/// A call that failed so may have been done, or may still be on its way: no answer came, or the leader that took it has
+/// lost its place.
+fn leaves_open(error: &Error) -> bool {
+    matches!(error.reason, Reason::Unavailable | Reason::Timeout)
+}
+
+/// The last try was refused, but not all of them.
+fn as_open(error: Error) -> Error {
+    if leaves_open(&error) {
+        return error;
+    }
+    let message =
+        format!("an earlier try was not answered, and may or may not have been done; the last: {}", error.message);
+    Error { retry_after: error.retry_after, ..Error::new(Reason::Timeout, message) }
+}
+
+#[cfg(test)]
+mod tests;

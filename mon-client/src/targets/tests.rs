@@ -1,0 +1,59 @@
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use pando_rpc::Env;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn failed(reason: Reason) -> Error {
+    Error::new(reason, "as the test says")
+}
+
+/// Calls mons that answer so, one try after the other, and then with the last one for ever. `None` is no answer.
+async fn call(answers: impl IntoIterator<Item = Option<Reason>>) -> Error {
+    let targets = Targets::new(Env::system().net, vec!["a:1".into(), "b:1".into()]).unwrap();
+    let answers = RefCell::new(answers.into_iter().collect::<VecDeque<_>>());
+    let next = || {
+        let mut answers = answers.borrow_mut();
+        if answers.len() > 1 { answers.pop_front().flatten() } else { answers[0] }
+    };
+    let asked = |_| {
+        let answer = next();
+        async move {
+            match answer {
+                Some(reason) => Err::<Response<()>, _>(failed(reason).to_tonic()),
+                None => std::future::pending().await,
+            }
+        }
+    };
+    targets.call(LIMIT, asked).await.unwrap_err()
+}
+
+/// R11, R12: whoever is told "overloaded" serves on, and must not be overtaken by a try that is still on its way.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_only_if_no_try_was_left_open() {
+    use Reason::{NotOwner, Overloaded, Timeout, Unavailable};
+    assert_eq!(call([Some(Overloaded)]).await.reason, Overloaded);
+    assert_eq!(call([Some(NotOwner), Some(Overloaded)]).await.reason, Overloaded, "neither was taken");
+    for open in [None, Some(Timeout), Some(Unavailable)] {
+        for last in [Overloaded, NotOwner] {
+            let error = call([Some(Overloaded), open, Some(last)]).await;
+            assert_eq!(error.reason, Timeout, "{open:?}, then {last:?}");
+            assert!(error.message.contains("may or may not") && error.message.contains("as the test says"), "{error}");
+        }
+        assert!(leaves_open(&call([Some(Overloaded), open]).await));
+    }
+    assert_eq!(call([Some(Unavailable)]).await, failed(Unavailable), "as it was told");
+}
+
+/// The map's refusal is final whatever happened before: it names what never comes back.
+#[tokio::test(start_paused = true)]
+async fn what_the_map_refuses_is_told_at_once() {
+    for refusal in [Reason::StaleEpoch, Reason::InvalidRequest, Reason::InUse, Reason::UnknownId] {
+        let began = Instant::now();
+        assert_eq!(call([None, Some(refusal)]).await, failed(refusal));
+        assert!(began.elapsed() < LIMIT / 2);
+    }
+}
