@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pando_cluster_map::balancer::{self, Cause, Decision, History, Load, Mode, Move, Policy};
 use pando_cluster_map::{Assignment, CancelMove, ClusterMap, Command, StartMove, settings};
-use pando_proto::{Epoch, Rank, SubtreeId, mon};
+use pando_proto::{Epoch, MAX_NAME_BYTES, Rank, SubtreeId, mon};
 
 /// Migrations under way at once.
 const MAX_IN_FLIGHT: usize = 4;
@@ -18,11 +18,10 @@ const START_LIMIT: Duration = Duration::from_secs(2);
 const MAX_DECISIONS: usize = 256;
 /// Subtrees named in one command; the rest goes where the map sends it.
 const MAX_ASSIGNMENTS: usize = 2048;
-/// Of a report: sessions, subtrees, hot directories of each, and bytes of a name.
+/// Of a report: sessions, subtrees, and hot directories of each.
 const MAX_AWAITED: usize = 1024;
 const MAX_SUBTREES: usize = 4096;
 const MAX_HOT: usize = 64;
-const MAX_NAME: usize = 255;
 
 struct Report {
     /// Boottime of its arrival.
@@ -73,7 +72,7 @@ fn bounded(mut load: mon::RankLoad) -> mon::RankLoad {
         subtree.hot.truncate(MAX_HOT);
         for hot in &mut subtree.hot {
             // A copy: the slice would keep the whole message.
-            hot.name = bytes::Bytes::copy_from_slice(&hot.name[..hot.name.len().min(MAX_NAME)]);
+            hot.name = bytes::Bytes::copy_from_slice(&hot.name[..hot.name.len().min(MAX_NAME_BYTES)]);
         }
     }
     load

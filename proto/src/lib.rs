@@ -8,9 +8,11 @@
 
 pub mod error;
 pub mod ids;
+mod name;
 
 pub use error::{Errno, Error, Reason};
 pub use ids::{ClientId, Epoch, Ino, OsdId, PgId, PoolId, Rank, RequestId, ShardId, SubtreeId};
+pub use name::{MAX_NAME_BYTES, is_file_name};
 
 /// Package `pando.mon.v1`.
 #[allow(missing_docs, clippy::all)]
@@ -35,7 +37,5 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// Largest gRPC message any Pando server accepts, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Longest name of a directory entry, in bytes (NAME_MAX).
-pub const MAX_NAME_BYTES: usize = 255;
 /// Longest path in a request, in bytes (PATH_MAX without the NUL).
 pub const MAX_PATH_BYTES: usize = 4095;

@@ -1,6 +1,6 @@
 //! Subtrees: split and merged (R11), moved (R12), and what people want of them.
 
-use pando_proto::{Epoch, Ino, Rank, SubtreeId};
+use pando_proto::{Epoch, Ino, Rank, SubtreeId, is_file_name};
 
 use super::{Applied, CHANGED, UNCHANGED};
 use crate::command::{
@@ -13,8 +13,6 @@ use crate::map::{ClusterMap, Lineage, Subtree};
 const MAX_SUBTREES: usize = 4096;
 /// Merges that sessions are older than.
 const MAX_MERGES: usize = 4096;
-/// Longest file name, in bytes.
-const MAX_NAME: usize = 255;
 /// Bytes of a path hint that are kept.
 const MAX_HINT: usize = 512;
 
@@ -109,9 +107,7 @@ fn check_split(command: &SplitSubtree) -> Result<Ino, CommandError> {
     if !root.is_valid() || !parent_dir.is_valid() || root == parent_dir || root == Ino::ROOT {
         return invalid("a split names a directory below the root and the directory that holds its name");
     }
-    let name = command.name.as_slice();
-    let plain = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(&b'/') && !name.contains(&0);
-    if !plain || name == b"." || name == b".." {
+    if !is_file_name(&command.name) {
         return invalid("the name of the new subtree's root is no file name");
     }
     Ok(root)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use pando_proto::{Epoch, Ino, SubtreeId};
+use pando_proto::{Epoch, Ino, SubtreeId, is_file_name};
 
 use super::{Applied, CHANGED, UNCHANGED};
 use crate::command::{CommandError, CommandValue, DecideTransaction, FinishTransactions, Reparent};
@@ -17,8 +17,6 @@ const MOST_TRANSACTIONS: usize = 2 * MAX_TRANSACTIONS;
 const MAX_PARTICIPANTS: usize = 4;
 /// Roots that one transaction gives other names: two, when they are exchanged.
 const MAX_REPARENTS: usize = 2;
-/// Longest file name, in bytes.
-const MAX_NAME: usize = 255;
 
 /// The first decision stands; a later one is told what it is.
 pub(super) fn decide(map: &mut ClusterMap, command: &DecideTransaction) -> Applied {
@@ -72,9 +70,7 @@ fn check(command: &DecideTransaction) -> Result<TransactionId, CommandError> {
         return invalid("a transaction gives two different subtrees other names at most");
     }
     for reparent in command.reparents() {
-        let name = reparent.name.as_slice();
-        let plain = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(&b'/') && !name.contains(&0);
-        let sound = plain && name != b"." && name != b".." && Ino(reparent.parent_dir).is_valid();
+        let sound = is_file_name(&reparent.name) && Ino(reparent.parent_dir).is_valid();
         if !sound || !distinct.contains(&reparent.parent) || !distinct.contains(&reparent.from) {
             return invalid("a subtree gets a file name in a directory of a participant");
         }

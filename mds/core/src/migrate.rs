@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_proto::mds::cache_item::Item;
 use pando_proto::mds::{CacheItem, CachedEntry, CachedName, CachedNames, CachedRecord};
-use pando_proto::{Error, Ino, MAX_NAME_BYTES, Reason};
+use pando_proto::{Error, Ino, Reason, is_file_name};
 
 use crate::Namespace;
 use crate::cache::Slot;
@@ -350,8 +350,11 @@ fn checked(ino: u64) -> Result<Ino, Error> {
 
 /// Copied, so that it does not keep the message alive (I8).
 fn checked_name(name: Bytes) -> Result<Bytes, Error> {
-    let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(&b'/') && !name.contains(&0);
-    if fits { Ok(Bytes::copy_from_slice(&name)) } else { Err(refused("has a name that no file can have")) }
+    if is_file_name(&name) {
+        Ok(Bytes::copy_from_slice(&name))
+    } else {
+        Err(refused("has a name that no file can have"))
+    }
 }
 
 fn refused(what: &str) -> Error {

@@ -241,7 +241,7 @@ fn reports_are_bounded_and_those_of_removed_ranks_forgotten() {
     assert_eq!((known.len(), known[0].rank, known[0].age_millis), (1, 1, 2000));
     let kept = known[0].load.as_ref().unwrap();
     assert_eq!((kept.busy_permille, kept.subtrees.len()), (7, MAX_SUBTREES));
-    assert_eq!((kept.subtrees[0].hot.len(), kept.subtrees[0].hot[0].name.len()), (MAX_HOT, MAX_NAME));
+    assert_eq!((kept.subtrees[0].hot.len(), kept.subtrees[0].hot[0].name.len()), (MAX_HOT, MAX_NAME_BYTES));
 }
 
 /// R13: who gets what when a rank is gone.

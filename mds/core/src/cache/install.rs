@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pando_proto::mds::FileKind;
-use pando_proto::{Error, Ino, MAX_NAME_BYTES};
+use pando_proto::{Error, Ino, is_file_name};
 
 use super::names::Names;
 use super::{Cache, Slot, names_of};
@@ -121,5 +121,5 @@ impl Cache {
 }
 
 fn checked(dir: Ino, name: Bytes) -> Result<Bytes, Error> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES { Err(corrupt("dentry key", dir)) } else { Ok(name) }
+    if is_file_name(&name) { Ok(name) } else { Err(corrupt("dentry key", dir)) }
 }

@@ -10,7 +10,7 @@ use pando_proto::mds::{
     Coming as Comes, Gift, LinkChange, NameComes, PrepareRequest, PrepareResponse, TransactionRecord, TransactionState,
     WantedLinks, prepare_response,
 };
-use pando_proto::{ClientId, Errno, Error, Ino, MAX_NAME_BYTES, Reason, SubtreeId};
+use pando_proto::{ClientId, Errno, Error, Ino, Reason, SubtreeId, is_file_name};
 use tokio::sync::oneshot;
 
 use super::parting::{hand_over, part};
@@ -80,7 +80,7 @@ impl Asked {
             Ok(Comes::Replace) => How::Replace,
             Err(_) => return Err(invalid("brings a name in a way that is known")),
         };
-        if how == How::Exchange && !(is_name(&request.from_name) && Ino(request.from_dir).is_valid()) {
+        if how == How::Exchange && !(is_file_name(&request.from_name) && Ino(request.from_dir).is_valid()) {
             return Err(invalid("gives what it takes another name"));
         }
         let after = Checked::ALL.into_iter().find(|after| *after as u32 == request.refused_after);
@@ -118,13 +118,8 @@ fn invalid(what: &str) -> Error {
     Error::new(Reason::InvalidRequest, format!("an operation between subtrees {what}"))
 }
 
-fn is_name(name: &Bytes) -> bool {
-    let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(&b'/') && !name.contains(&0);
-    fits && !matches!(&name[..], b"." | b"..")
-}
-
 fn check_comes(comes: &NameComes) -> Result<(), Error> {
-    if !is_name(&comes.name) {
+    if !is_file_name(&comes.name) {
         return Err(invalid("brings a file name"));
     }
     if !Ino(comes.ino).is_valid() || !Ino(comes.dir).is_valid() || comes.adopts && comes.inode.is_empty() {
@@ -134,7 +129,7 @@ fn check_comes(comes: &NameComes) -> Result<(), Error> {
 }
 
 fn check_links(links: &[LinkChange]) -> Result<(), Error> {
-    let named = |dir: u64, name: &Bytes| dir == 0 || Ino(dir).is_valid() && is_name(name);
+    let named = |dir: u64, name: &Bytes| dir == 0 || Ino(dir).is_valid() && is_file_name(name);
     let sound = |change: &LinkChange| {
         let one = change.gone_dir != 0 || change.come_dir != 0;
         let names = named(change.gone_dir, &change.gone_name) && named(change.come_dir, &change.come_name);
