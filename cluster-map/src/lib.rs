@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `map` | the map and what readers ask it |
 //! | `convert` | the wire form and its checks |
-//! | `command` | commands, their results and their log format |
+//! | `command`, `command/` | commands, their results and their log format |
 //! | `apply/` | what each command does |
 //! | `balancer/` | which subtrees move, are split and are merged |
 //! | `placement` | which OSDs hold a PG |

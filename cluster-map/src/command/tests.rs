@@ -1,4 +1,7 @@
+use pando_proto::{ClientId, Epoch, Ino, OsdId, SubtreeId};
+
 use super::*;
+use crate::map::Decision;
 
 #[test]
 fn commands_and_results_survive_their_encoding() {
