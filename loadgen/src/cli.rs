@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pando_local_cluster::{EngineKind, Options as ClusterOptions};
 
@@ -103,15 +102,10 @@ struct ClusterArgs {
     /// Largest file that is kept with its inode, in bytes; without it the cluster's default.
     #[arg(long)]
     inline_limit: Option<u64>,
-    /// Where the cluster puts its data for the time of the run; without it the system's temporary directory.
+    /// Where the cluster puts its data for the time of the run, in a directory of its own; without it the system's
+    /// temporary directory.
     #[arg(long)]
     data: Option<PathBuf>,
-}
-
-/// The options of a cluster, and the directory that goes away with it.
-struct ClusterPlan {
-    options: ClusterOptions,
-    _directory: Option<tempfile::TempDir>,
 }
 
 impl ClusterArgs {
@@ -121,11 +115,9 @@ impl ClusterArgs {
         format!("pando (embedded: {mons} mon, {osds} osd, {replicas} replicas, {engine})")
     }
 
-    fn plan(&self) -> anyhow::Result<ClusterPlan> {
-        let directory = self.data.as_deref().map(tempfile::tempdir_in).transpose();
-        let directory = directory.context("cannot make a directory for the cluster's data")?;
-        let options = ClusterOptions {
-            data: directory.as_ref().map(|directory| directory.path().join("cluster")),
+    fn options(&self) -> ClusterOptions {
+        ClusterOptions {
+            data: self.data.clone(),
             mons: self.mons,
             osds: self.osds,
             replicas: self.replicas,
@@ -133,8 +125,7 @@ impl ClusterArgs {
             mds_cache_bytes: self.mds_cache_mib << 20,
             inline_limit: self.inline_limit,
             ..ClusterOptions::default()
-        };
-        Ok(ClusterPlan { options, _directory: directory })
+        }
     }
 }
 
@@ -195,8 +186,7 @@ impl TargetArgs {
             TargetName::Posix(dir) => workload.run(&Posix::new(dir))?,
             TargetName::Pando(mons) => workload.run(&self.pando(mons))?,
             TargetName::Embedded => {
-                let plan = self.cluster.plan()?;
-                let cluster = Embedded::start(plan.options.clone())?;
+                let cluster = Embedded::start(self.cluster.options())?;
                 workload.run(&self.pando(cluster.mons()).called(self.cluster.label()))?
             }
         };
@@ -364,8 +354,8 @@ impl SmallFilesArgs {
                 self.target.target == TargetName::Embedded,
                 "the experiment sets up clusters of its own: leave --target away"
             );
-            let plan = self.target.cluster.plan()?;
-            let report = inline_2013::run(&plan.options, self.seed, self.cold_mds)?;
+            let cluster = self.target.cluster.options();
+            let report = inline_2013::run(&cluster, self.seed, self.cold_mds)?;
             print!("{}", inline_2013::table(&report));
             return self.target.output.finish(&report);
         }
@@ -409,13 +399,12 @@ struct FloorArgs {
 
 impl FloorArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let plan = self.cluster.plan()?;
         let report = floor::run(&floor::Options {
             clients: self.clients as usize,
             threads: self.output.client_threads.into(),
             seconds: self.seconds,
             seed: self.seed,
-            cluster: plan.options.clone(),
+            cluster: self.cluster.options(),
         })?;
         print!("{}", floor::table(&report));
         self.output.finish(&report)

@@ -8,6 +8,7 @@ pub mod clients;
 pub mod compare;
 pub mod content;
 pub mod floor;
+pub mod leftovers;
 pub mod measure;
 pub mod model;
 pub mod progress;

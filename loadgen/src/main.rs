@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use loadgen::cli::Cli;
+use loadgen::leftovers;
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
@@ -14,7 +16,8 @@ fn main() -> ExitCode {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
-    match Cli::parse().run() {
+    let cli = Cli::parse();
+    match leftovers::remove_on_signals().context("cannot watch signals").and_then(|()| cli.run()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("loadgen: {error:#}");

@@ -81,9 +81,8 @@ pub(super) fn replay(args: &ReplayArgs, trace: &Trace, options: &replay::Options
         TargetName::Pando(mons) => run::replay(mons, None, &target.pando(mons), trace, options, &extra)?,
         TargetName::Embedded => {
             let plan = ranks.plan();
-            let place = target.cluster.plan()?;
             let label = label(target, plan);
-            let cluster = Cluster::start(place.options.clone(), plan)?;
+            let cluster = Cluster::start(target.cluster.options(), plan)?;
             let mons = cluster.mons();
             let pando = target.pando(&mons).called(label);
             let cluster = Arc::new(Mutex::new(cluster));
@@ -175,7 +174,6 @@ pub(super) struct MultiMdsArgs {
 impl MultiMdsArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let trace = trace::load(&self.trace)?;
-        let place = self.cluster.plan()?;
         let balancer = self.balancer.unwrap_or(if self.spread { Balancer::Off } else { Balancer::Auto });
         let options = multi_mds::Options {
             ranks: self.ranks,
@@ -196,7 +194,7 @@ impl MultiMdsArgs {
                 balancer: Some(balancer),
                 ..run::Options::default()
             },
-            cluster: place.options.clone(),
+            cluster: self.cluster.options(),
             label: self.cluster.label(),
         };
         let report = multi_mds::run(&options, &trace, self.html.as_ref())?;
@@ -244,14 +242,13 @@ pub(super) struct MigrateArgs {
 impl MigrateArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let steady = self.steady;
-        let place = steady.cluster.plan()?;
         let report = migrate::run(&migrate::Options {
             inodes: self.inodes,
             clients: steady.clients as usize,
             threads: steady.output.client_threads.into(),
             moves: self.moves as usize,
             seed: steady.seed,
-            cluster: place.options.clone(),
+            cluster: steady.cluster.options(),
             plan: Plan { ranks: 2, processes: self.processes, cpu_percent: steady.rank_cpu },
             html: steady.html,
         })?;
@@ -275,13 +272,12 @@ pub(super) struct FailoverArgs {
 impl FailoverArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let steady = self.steady;
-        let place = steady.cluster.plan()?;
         let report = failover::run(&failover::Options {
             clients: steady.clients as usize,
             threads: steady.output.client_threads.into(),
             victim: self.victim,
             seed: steady.seed,
-            cluster: place.options.clone(),
+            cluster: steady.cluster.options(),
             plan: Plan { ranks: self.ranks, processes: true, cpu_percent: steady.rank_cpu },
             html: steady.html,
         })?;
@@ -321,7 +317,6 @@ pub(super) struct RenameArgs {
 
 impl RenameArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let place = self.cluster.plan()?;
         let report = rename::run(&rename::Options {
             entries: self.entries,
             flat: self.flat,
@@ -329,7 +324,7 @@ impl RenameArgs {
             warm: self.warm,
             clients: self.clients as usize,
             threads: self.output.client_threads.into(),
-            cluster: place.options.clone(),
+            cluster: self.cluster.options(),
             plan: Plan { ranks: 2, processes: self.processes, cpu_percent: None },
             html: self.html,
         })?;

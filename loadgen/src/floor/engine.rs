@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -14,6 +13,7 @@ use pando_proto::ids::METADATA_POOL;
 
 use super::{Figure, Options, SIZE, Turn};
 use crate::content::generated;
+use crate::leftovers::Scratch;
 use crate::measure::Recorder;
 
 /// Sizes of the other values of a create: inodes of file and directory, dentry, completed request, fence.
@@ -26,20 +26,16 @@ const FENCE: usize = 16;
 pub(super) struct Store {
     engine: Arc<dyn Engine>,
     directory: engine::Directory,
-    _temporary: tempfile::TempDir,
+    _scratch: Scratch,
 }
 
 impl Store {
     pub(super) fn open(options: &Options) -> anyhow::Result<Self> {
-        let temporary = match &options.cluster.data {
-            // Beside the cluster's data: the same disk.
-            Some(data) => tempfile::tempdir_in(data.parent().unwrap_or(data)),
-            None => tempfile::tempdir(),
-        };
-        let temporary = temporary.context("cannot make a temporary directory")?;
+        // Beside the cluster's data: the same disk.
+        let scratch = Scratch::new(options.cluster.data.as_deref())?;
         let (engine, directory) =
-            engine::open(options.cluster.engine, &temporary.path().join("engine"), &EngineOptions::default())?;
-        Ok(Self { engine, directory, _temporary: temporary })
+            engine::open(options.cluster.engine, &scratch.path().join("engine"), &EngineOptions::default())?;
+        Ok(Self { engine, directory, _scratch: scratch })
     }
 
     pub(super) fn close(self) {

@@ -2,17 +2,18 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::quota::Quota;
+use crate::leftovers::Program;
 
 /// How long a rank may take to say where it serves: longer than the lease of its former process.
 const START: Duration = Duration::from_secs(60);
-const PROGRAM: &str = "pando-mds";
+const NAME: &str = "pando-mds";
 
 /// The program, where cargo puts it: beside this one.
 ///
@@ -20,10 +21,10 @@ const PROGRAM: &str = "pando-mds";
 pub(super) fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("cannot tell where this program is")?;
     // Tests are one directory below the programs.
-    let places = own.ancestors().skip(1).take(2).map(|dir| dir.join(PROGRAM));
+    let places = own.ancestors().skip(1).take(2).map(|dir| dir.join(NAME));
     let found = places.clone().find(|path| path.is_file());
     found.with_context(|| {
-        let place = own.with_file_name(PROGRAM);
+        let place = own.with_file_name(NAME);
         format!(
             "{} is missing: build it with the same profile, `cargo build [--release] -p pando-mds`",
             place.display()
@@ -31,9 +32,9 @@ pub(super) fn program() -> anyhow::Result<PathBuf> {
     })
 }
 
-/// A running rank, killed when it is dropped.
+/// A running rank, killed when it is dropped. If this process is killed it stops by itself.
 pub(super) struct RankProcess {
-    child: Child,
+    program: Program,
 }
 
 impl RankProcess {
@@ -47,15 +48,15 @@ impl RankProcess {
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(program);
         command.args(["--mons", mons, "--rank", &rank.to_string(), "--cache-bytes", &cache_bytes.to_string()]);
+        command.arg("--stop-with-stdin").stdout(Stdio::piped());
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        let output = child.stdout.take().context("its output is piped")?;
-        let process = Self { child };
+        let mut program =
+            Program::start(&mut command).with_context(|| format!("cannot start {}", program.display()))?;
+        let output = program.child().stdout.take().context("its output is piped")?;
         if let Some(quota) = quota {
-            quota.add(process.child.id())?;
+            quota.add(program.id())?;
         }
         let (sender, serving) = mpsc::channel();
         // Ends with the process.
@@ -67,12 +68,12 @@ impl RankProcess {
             }
         });
         serving.recv_timeout(START).map_err(|_| anyhow::anyhow!("rank {rank} does not serve within {START:?}"))?;
-        Ok(process)
+        Ok(Self { program })
     }
 
     /// CPU time of all its threads so far.
     pub(super) fn cpu(&self) -> Duration {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.program.id()));
         let of_thread = |task: std::path::PathBuf| {
             // proc(5): nanoseconds on a CPU come first.
             let text = std::fs::read_to_string(task.join("schedstat")).ok()?;
@@ -83,20 +84,7 @@ impl RankProcess {
     }
 
     /// SIGKILL. Returns the CPU time that it had.
-    pub(super) fn kill(mut self) -> Duration {
-        let cpu = self.cpu();
-        self.end();
-        cpu
-    }
-
-    fn end(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for RankProcess {
-    fn drop(&mut self) {
-        self.end();
+    pub(super) fn kill(self) -> Duration {
+        self.cpu()
     }
 }

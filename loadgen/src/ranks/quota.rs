@@ -5,18 +5,20 @@
 //! `cpu.max` (Documentation/admin-guide/cgroup-v2.rst); as a directory with processes hands nothing down, that parent
 //! is our own directory only if that is the root, else one above.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+
+use crate::leftovers::Group;
 
 /// Short, so that a process at its limit stands still often but not long. Not shorter: the kernel takes no quota below
 /// 1 ms, and where a process does not sleep it looks only with each tick (1 to 10 ms) whether the quota is used up, and
 /// takes what was too much off the next periods.
 const PERIOD_US: u64 = 10_000;
 const LEAST_QUOTA_US: u64 = 1000;
-/// A directory of which the last process has just ended may be busy for a moment.
-const REMOVAL: Duration = Duration::from_secs(2);
+/// How the names of our groups begin; then comes the number of the process that made them.
+const NAME: &str = "loadgen-";
 
 const NEEDED: &str = "--rank-cpu needs a cgroup directory with the `cpu` controller that it may write: with cgroup v1 \
     that of its own group below the mount of `cpu`, with cgroup v2 one of which the parent has `cpu` in \
@@ -38,7 +40,7 @@ pub(super) struct Quotas {
 /// One group, removed when it is dropped; its processes have to have ended by then.
 #[derive(Debug)]
 pub(super) struct Quota {
-    dir: PathBuf,
+    group: Group,
 }
 
 impl Quotas {
@@ -51,7 +53,10 @@ impl Quotas {
         let mut tried = Vec::new();
         for candidate in candidates(&mounts, &own) {
             match candidate.try_out() {
-                Ok(()) => return Ok(candidate),
+                Ok(()) => {
+                    candidate.sweep();
+                    return Ok(candidate);
+                }
                 Err(error) => tried.push(format!("{}: {error:#}", candidate.parent.display())),
             }
         }
@@ -67,9 +72,9 @@ impl Quotas {
 
     /// A group whose processes have so many percent of one CPU together.
     pub(super) fn make(&self, name: &str, percent: u32) -> anyhow::Result<Quota> {
-        let dir = self.parent.join(format!("loadgen-{}-{name}", std::process::id()));
-        std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let quota = Quota { dir };
+        let dir = self.parent.join(format!("{NAME}{}-{name}", std::process::id()));
+        let group = Group::new(dir.clone()).with_context(|| format!("cannot make {}", dir.display()))?;
+        let quota = Quota { group };
         let (quota_us, period_us) = limits(percent);
         match self.version {
             Version::One => {
@@ -78,7 +83,7 @@ impl Quotas {
                 quota.allow_burst("cpu.cfs_burst_us", quota_us);
             }
             Version::Two => {
-                if !quota.dir.join("cpu.max").exists() {
+                if !dir.join("cpu.max").exists() {
                     // Fails if processes are in the parent: then it has to be another one.
                     write(&self.parent.join("cgroup.subtree_control"), "+cpu")?;
                 }
@@ -88,6 +93,23 @@ impl Quotas {
         }
         Ok(quota)
     }
+
+    /// Removes groups of processes that were killed before they could. One in which somebody still runs stays.
+    fn sweep(&self) {
+        let entries = std::fs::read_dir(&self.parent).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| maker(&entry.file_name()).is_some_and(has_ended)) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The process that made a group, by the group's name.
+fn maker(name: &OsStr) -> Option<u32> {
+    name.to_str()?.strip_prefix(NAME)?.split('-').next()?.parse().ok()
+}
+
+fn has_ended(process: u32) -> bool {
+    !Path::new("/proc").join(process.to_string()).exists()
 }
 
 impl Quota {
@@ -100,25 +122,12 @@ impl Quota {
     }
 
     fn write(&self, file: &str, value: &str) -> anyhow::Result<()> {
-        write(&self.dir.join(file), value)
+        write(&self.group.path().join(file), value)
     }
 
     /// Takes a process in, with all its threads.
     pub(super) fn add(&self, pid: u32) -> anyhow::Result<()> {
         self.write("cgroup.procs", &pid.to_string())
-    }
-}
-
-impl Drop for Quota {
-    fn drop(&mut self) {
-        let start = Instant::now();
-        while std::fs::remove_dir(&self.dir).is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy) {
-            if start.elapsed() > REMOVAL {
-                tracing::warn!(dir = %self.dir.display(), "cannot remove a cgroup");
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 }
 
@@ -188,6 +197,21 @@ mod tests {
         let paths: Vec<String> = dirs(v2, "0::/user/session\n").into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["/sys/fs/cgroup/user/session", "/sys/fs/cgroup/user", "/sys/fs/cgroup/"]);
         assert!(dirs("proc /proc proc rw 0 0\n", own).is_empty());
+    }
+
+    #[test]
+    fn groups_of_ended_processes_are_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = format!("loadgen-{}-0", std::process::id());
+        // No process has that number: the kernel's greatest is 4194304.
+        for name in ["loadgen-4294967295-0", "loadgen-4294967295-probe", &own, "loadgen-x", "other-4294967295-0"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Quotas { parent: dir.path().to_owned(), version: Version::One }.sweep();
+        let left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut left: Vec<String> = left.map(|name| name.into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, [&own, "loadgen-x", "other-4294967295-0"]);
     }
 
     #[test]

@@ -136,8 +136,7 @@ impl Experiment<'_> {
     /// Seconds for each number of files, and the bytes compared.
     fn column(&self, cluster: &ClusterOptions, inline_limit: u64) -> anyhow::Result<(Vec<Timing>, u64)> {
         // Each column is a cluster of its own.
-        let data = cluster.data.as_ref().map(|data| data.join(format!("inline-{inline_limit}")));
-        let options = ClusterOptions { data, inline_limit: Some(inline_limit), ..cluster.clone() };
+        let options = ClusterOptions { inline_limit: Some(inline_limit), ..cluster.clone() };
         let mut cluster = Embedded::start(options)?;
         let target = Pando::new(cluster.mons());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

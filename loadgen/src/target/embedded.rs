@@ -4,15 +4,20 @@ use anyhow::Context as _;
 use pando_local_cluster::{LocalCluster, Options};
 use tokio::runtime::Runtime;
 
-/// A running cluster; dropping it shuts it down and removes temporary data.
+use crate::leftovers::Scratch;
+
+/// A running cluster; dropping it shuts it down and removes its data.
 pub struct Embedded {
     runtime: Runtime,
     cluster: Option<LocalCluster>,
+    _scratch: Scratch,
 }
 
 impl Embedded {
-    /// Starts one.
+    /// Starts a new one, in a directory of its own that is made in `options.data`, or else among the temporary ones.
     pub fn start(options: Options) -> anyhow::Result<Self> {
+        let scratch = Scratch::new(options.data.as_deref())?;
+        let options = Options { data: Some(scratch.path().join("cluster")), ..options };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("cluster")
@@ -20,7 +25,7 @@ impl Embedded {
             .build()
             .context("cannot start a runtime")?;
         let cluster = runtime.block_on(LocalCluster::start(options)).context("cannot start a cluster")?;
-        Ok(Self { runtime, cluster: Some(cluster) })
+        Ok(Self { runtime, cluster: Some(cluster), _scratch: scratch })
     }
 
     /// Its mons, as `HOST:PORT,HOST:PORT`.

@@ -5,6 +5,7 @@ mod faulty;
 mod compare;
 mod content;
 mod crash;
+mod interrupted;
 mod pando;
 mod parse;
 mod ranks;

@@ -4,21 +4,25 @@ use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
 use pando_mds::Config;
 use pando_rpc::{Env, Shutdown};
+use tokio::sync::oneshot::{self, Receiver};
 use tracing_subscriber::EnvFilter;
 
 /// Less leaves no room for the records of one operation.
 const MIN_CACHE_BYTES: u64 = 1 << 20;
+/// For a clean stop when standard input has ended.
+const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
 /// Serves one rank of Pando's metadata. Flags win over the file.
 #[derive(Debug, Parser)]
 #[command(name = "pando-mds", version)]
 struct Flags {
-    /// TOML file with the same settings as the flags (`mons`, `listen`, `advertise`, `rank`, `cache_bytes`).
+    /// TOML file with the same settings as the flags (`mons`, `listen`, `advertise`, `rank`, `cluster_id`, `cache_bytes`).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Addresses of the mons, host:port, separated by commas.
@@ -33,9 +37,16 @@ struct Flags {
     /// Which rank to serve.
     #[arg(long)]
     rank: Option<u32>,
+    /// The cluster it belongs to, 32 hexadecimal digits: mons of any other are refused [default: that of the mons].
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<String>,
     /// Memory for cached metadata and small files, in bytes.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(MIN_CACHE_BYTES..))]
     cache_bytes: Option<u64>,
+    /// Stop, as by SIGTERM, when standard input ends. For programs that start a rank and keep the other end of a pipe:
+    /// it ends with them, also when they are killed. What is written there is ignored. Not for the file.
+    #[arg(long)]
+    stop_with_stdin: bool,
 }
 
 impl Flags {
@@ -53,6 +64,7 @@ impl Flags {
         config.listen = self.listen.unwrap_or(config.listen);
         config.advertise = self.advertise.unwrap_or(config.advertise);
         config.rank = self.rank.unwrap_or(config.rank);
+        config.cluster_id = self.cluster_id.unwrap_or(config.cluster_id);
         config.cache_bytes = self.cache_bytes.unwrap_or(config.cache_bytes);
         // The file is not checked by clap.
         let given = config.cache_bytes;
@@ -76,31 +88,64 @@ fn serve() -> anyhow::Result<()> {
     // Colours are for terminals, not for log files.
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
-    let config = Flags::parse().into_config()?;
+    let flags = Flags::parse();
+    let stdin = flags.stop_with_stdin.then(watch_stdin).transpose().context("cannot watch standard input")?;
+    let config = flags.into_config()?;
     // R27: one thread carries the rank, its connections and its heartbeats.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, run(config))
+    tokio::task::LocalSet::new().block_on(&runtime, run(config, stdin))
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, stdin: Option<Receiver<()>>) -> anyhow::Result<()> {
     let env = Env::system();
     let (rank, mons) = (config.rank, config.mons.join(", "));
-    let handle = pando_mds::start(config, env.clone())
-        .await
-        .with_context(|| format!("cannot start rank {rank} with the mons at {mons} (see --mons)"))?;
+    let mut stdin = Box::pin(ended(stdin));
+    let handle = tokio::select! {
+        started = pando_mds::start(config, env.clone()) => {
+            started.with_context(|| format!("cannot start rank {rank} with the mons at {mons} (see --mons)"))?
+        }
+        () = &mut stdin => return Ok(()),
+    };
     println!("pando-mds: rank {rank} listens on {}", handle.address());
-    tokio::task::spawn_local(stop_on_signal(env.shutdown));
+    tokio::task::spawn_local(stop_on_signal(env.shutdown, stdin));
     handle.join().await;
     Ok(())
 }
 
-async fn stop_on_signal(shutdown: Shutdown) {
+async fn stop_on_signal(shutdown: Shutdown, stdin: impl Future<Output = ()>) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
+        () = stdin => {}
     }
     tracing::info!("stopping");
     shutdown.stop();
+}
+
+/// Tells when standard input ends. On a thread of its own, which sleeps in its read: tokio's standard input would keep
+/// the runtime from ending.
+fn watch_stdin() -> std::io::Result<Receiver<()>> {
+    let (sender, receiver) = oneshot::channel();
+    std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
+        // An error is an end too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = sender.send(());
+        // Who started it is gone, and perhaps the mons with it: nobody is there to see it hang.
+        std::thread::sleep(LAST_MOMENTS);
+        eprintln!("pando-mds: it does not stop by itself");
+        std::process::exit(1);
+    })?;
+    Ok(receiver)
+}
+
+/// Never, if nothing is watched.
+async fn ended(stdin: Option<Receiver<()>>) {
+    match stdin {
+        Some(stdin) => {
+            let _ = stdin.await;
+        }
+        None => std::future::pending().await,
+    }
 }
