@@ -155,6 +155,34 @@ fn what_was_acknowledged_is_found_again() {
     assert_eq!(verify().mismatches, 1);
 }
 
+/// The recording has a phase more than was replayed: what it would have removed must be there.
+#[test]
+fn a_run_that_ended_before_the_last_phase_is_found_as_it_left_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, list) = (dir.path().join("tree"), dir.path().join("acks"));
+    std::fs::create_dir(&tree).unwrap();
+    let trace = small();
+    let verify = || verify::run(&Posix::new(&tree), &trace, &Acks::read(&list).unwrap(), 1).unwrap();
+    for phase in PhaseName::ALL {
+        let options = Options { phases: vec![phase], record_acks: Some(list.clone()), ..options(2) };
+        let replayed = replay::run(&Posix::new(&tree), &trace, &options).unwrap();
+        assert_eq!(replayed.mismatches, 0, "{:?}", replayed.first_mismatches);
+        let report = verify();
+        assert_eq!((report.mismatches, &report.first_mismatches[..]), (0, &[][..]), "after {phase}");
+        let all = phase == PhaseName::Remove;
+        assert!(report.operations == 2 || !all && report.operations > 1000, "{phase}: {}", report.operations);
+        let victim = tree.join("client-1/include/linux/kernel.h");
+        if all {
+            continue;
+        }
+        let bytes = std::fs::read(&victim).unwrap();
+        std::fs::remove_file(&victim).unwrap();
+        assert!(verify().mismatches >= 1, "a lost file is seen after {phase}");
+        std::fs::write(&victim, bytes).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(tree.join("client-0")).unwrap().count(), 0);
+}
+
 fn next_unlink(trace: &Trace, after: u32) -> String {
     let mut operations = trace.phases.iter().flat_map(|phase| &phase.operations);
     let next = operations.find(|operation| operation.line > after && operation.mutated()).unwrap();
