@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pando_local_cluster::{EngineKind, Options as ClusterOptions};
 
 use crate::replay::acks::Acks;
-use crate::report::{Report, rss_bytes};
+use crate::report::{Report, counted, rss_bytes};
 use crate::small_files::{self, inline_2013};
 use crate::target::Target;
 use crate::target::embedded::Embedded;
@@ -111,8 +111,9 @@ struct ClusterArgs {
 impl ClusterArgs {
     /// For reports.
     fn label(&self) -> String {
-        let Self { mons, osds, replicas, engine, .. } = self;
-        format!("pando (embedded: {mons} mon, {osds} osd, {replicas} replicas, {engine})")
+        let counts = [(self.mons, "mon"), (self.osds, "osd"), (self.replicas, "replica")];
+        let [mons, osds, replicas] = counts.map(|(number, what)| counted(number, what));
+        format!("pando (embedded: {mons}, {osds}, {replicas}, {})", self.engine)
     }
 
     fn options(&self) -> ClusterOptions {

@@ -10,8 +10,8 @@ pub fn compare(a: &Report, b: &Report) -> String {
     let mut line = |text: std::fmt::Arguments<'_>| {
         let _ = writeln!(out, "{text}");
     };
-    line(format_args!("A: {} on {}, {} clients", a.workload, a.target, a.clients));
-    line(format_args!("B: {} on {}, {} clients", b.workload, b.target, b.clients));
+    line(format_args!("A: {}", a.heading()));
+    line(format_args!("B: {}", b.heading()));
     if a.workload != b.workload || a.clients != b.clients {
         line(format_args!("(different workloads or clients: ratios say little)"));
     }

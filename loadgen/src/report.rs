@@ -1,6 +1,7 @@
 //! The report: a table for people, JSON for programs (fields: `loadgen/README.md`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -160,14 +161,19 @@ impl Report {
         let _ = out.write_all(self.table().as_bytes());
     }
 
+    /// What ran on what.
+    pub fn heading(&self) -> String {
+        format!("{} on {}, {}", self.workload, self.target, counted(self.clients, "client"))
+    }
+
     /// The table.
     pub fn table(&self) -> String {
         use std::fmt::Write as _;
         let mut out = String::new();
-        let mut line = |text: std::fmt::Arguments<'_>| {
+        let mut line = |text: fmt::Arguments<'_>| {
             let _ = writeln!(out, "{text}");
         };
-        line(format_args!("{} on {}, {} clients", self.workload, self.target, self.clients));
+        line(format_args!("{}", self.heading()));
         if !self.latencies_us.is_empty() {
             line(format_args!(
                 "{:<12} {:>11} {:>11} {:>11} {:>11} {:>11}",
@@ -211,6 +217,13 @@ impl Report {
         line(format_args!("mismatches: {}", self.mismatches));
         out
     }
+}
+
+/// How many of something: `1 rank`, `3 ranks`.
+pub fn counted(number: impl fmt::Display, what: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {what}{plural}")
 }
 
 /// Resident memory of a process (`self` or a number); `None` where `/proc` does not tell.

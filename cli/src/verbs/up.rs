@@ -118,7 +118,10 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     let mons = cluster.mon_addresses().join(",");
     let osds: Vec<_> = cluster.osd_addresses().values().map(ToString::to_string).collect();
     let mds = mds(cluster);
-    let replicas = args.replicas();
+    let copies = match args.replicas() {
+        1 => "1 copy".to_owned(),
+        more => format!("{more} copies"),
+    };
     let (place, next) = match args.data() {
         Some(data) if args.engine != Engine::Memory => {
             (format!("Data in {}", data.display()), "the next start goes on with the same data")
@@ -127,7 +130,7 @@ fn announce(args: &UpArgs, cluster: &LocalCluster) -> Result<(), Failure> {
     };
     // The default address needs no flag.
     let flag = if mons == "127.0.0.1:7100" { String::new() } else { format!(" --mons {mons}") };
-    output::line(format!("Pando is up. {place}, {replicas} copies of everything."))?;
+    output::line(format!("Pando is up. {place}, {copies} of everything."))?;
     output::line(format!("  mons  {mons}"))?;
     output::line(format!("  mds   {}", mds.join(" ")))?;
     output::line(format!("  osds  {}", osds.join(" ")))?;

@@ -14,6 +14,7 @@ use crate::ranks::cluster::{Cluster, Plan};
 use crate::ranks::run::{self, Balancer};
 use crate::ranks::{failover, migrate, multi_mds, rename};
 use crate::replay;
+use crate::report::counted;
 use crate::trace::{self, PhaseName, Trace};
 
 /// Several metadata servers, and what happens to them meanwhile.
@@ -94,11 +95,10 @@ pub(super) fn replay(args: &ReplayArgs, trace: &Trace, options: &replay::Options
 }
 
 fn label(target: &TargetArgs, plan: Plan) -> String {
-    let own = match plan.cpu_percent {
-        Some(percent) => format!("{} ranks with {percent} % of a CPU each", plan.ranks),
-        None => format!("{} ranks", plan.ranks),
-    };
-    format!("{}, {own})", target.cluster.label().trim_end_matches(')'))
+    let each = if plan.ranks == 1 { "" } else { " each" };
+    let share = plan.cpu_percent.map(|percent| format!(" with {percent} % of a CPU{each}")).unwrap_or_default();
+    let cluster = target.cluster.label();
+    format!("{}, {}{share})", cluster.trim_end_matches(')'), counted(plan.ranks, "rank"))
 }
 
 #[derive(Subcommand)]

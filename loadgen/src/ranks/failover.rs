@@ -17,7 +17,7 @@ use super::tree::Tree;
 use super::work::{self, Done, Load};
 use crate::measure::rate;
 use crate::replay::Mismatches;
-use crate::report::Report;
+use crate::report::{Report, counted};
 use crate::target::pando::Pando;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -258,7 +258,7 @@ pub fn table(report: &Report) -> String {
 
 fn page(report: &Report) -> Page {
     let mut page = Page::new("A rank is killed under load");
-    page.text(&format!("{}, {} clients.", report.target, report.clients)).text(&summary(report));
+    page.text(&format!("{}, {}.", report.target, counted(report.clients, "client"))).text(&summary(report));
     page.table(&HEAD, &rows(report));
     page
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::observe::{self, Observed};
 use crate::measure::Bucket;
-use crate::report::Report;
+use crate::report::{Report, counted};
 
 pub use chart::{Curve, Mark, bars, curves};
 
@@ -240,8 +240,8 @@ fn figures(page: &mut Page, report: &Report, observed: &Observed) {
         rows.extend(value.map(|value| vec![name.to_owned(), value]));
     }
     let environment = &report.environment;
-    let place =
-        format!("{} {}, {} cores, {}", environment.os, environment.version, environment.cores, environment.build);
+    let cores = counted(environment.cores, "core");
+    let place = format!("{} {}, {cores}, {}", environment.os, environment.version, environment.build);
     rows.push(vec!["where".to_owned(), place]);
     page.table(&[], &rows);
     for mismatch in &report.first_mismatches {

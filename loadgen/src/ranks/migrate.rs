@@ -18,7 +18,7 @@ use super::tree::Tree;
 use super::work::{self, Load, Slow, Warm, millis};
 use crate::measure::median;
 use crate::replay::Mismatches;
-use crate::report::Report;
+use crate::report::{Report, counted};
 use crate::target::pando::Pando;
 
 const DIR: &str = "/migrate";
@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let seconds = start.elapsed().as_secs_f64();
     let slow: Vec<Slow> = done.iter().flat_map(|done| done.slow.iter().copied()).collect();
     let failed: u64 = done.iter().map(|done| done.failed).sum();
-    let label = format!("pando ({} inodes, {} ranks)", options.inodes, options.plan.ranks);
+    let label = format!("pando ({}, {} ranks)", counted(options.inodes, "inode"), options.plan.ranks);
     let mut report = work::report("migrate", label, seconds, &mut done, load.mismatches);
     note(&mut report, &moved, &slow, failed, cached)?;
     runtime.block_on(tree.close());
@@ -269,7 +269,7 @@ pub fn table(report: &Report) -> String {
 
 fn page(report: &Report) -> anyhow::Result<Page> {
     let mut page = Page::new("Moves of a subtree under load");
-    page.text(&format!("{}, {} clients.", report.target, report.clients)).text(&summary(report));
+    page.text(&format!("{}, {}.", report.target, counted(report.clients, "client"))).text(&summary(report));
     page.table(&HEAD, &rows(report));
     Ok(page)
 }

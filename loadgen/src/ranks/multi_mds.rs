@@ -18,7 +18,7 @@ use super::observe::Observed;
 use super::run;
 use crate::measure::Bucket;
 use crate::replay;
-use crate::report::{PhaseReport, Report};
+use crate::report::{PhaseReport, Report, counted};
 use crate::target::pando::Pando;
 use crate::trace::Trace;
 
@@ -80,6 +80,12 @@ pub struct Row {
     pub mismatches: u64,
 }
 
+impl Row {
+    fn heading(&self) -> String {
+        format!("{}, {}", counted(self.clients, "client"), counted(self.ranks, "rank"))
+    }
+}
+
 /// A run and what was seen in it.
 struct Run {
     row: Row,
@@ -99,10 +105,9 @@ pub fn run(options: &Options, trace: &Trace, page: Option<&PathBuf>) -> anyhow::
         for ranks in &options.ranks {
             let (one, observed) = one(options, trace, *clients, *ranks)?;
             let row = row(&one, &observed, *ranks, options.rank_cpu, &runs);
-            eprintln!("{} clients, {} ranks: {:.1} s", row.clients, row.ranks, row.seconds);
+            eprintln!("{}: {:.1} s", row.heading(), row.seconds);
             let distribution = html::distribution(&one);
-            let name = format!("{clients} clients, {ranks} ranks");
-            report.phases.push(PhaseReport::new(name, one.seconds, one.operations));
+            report.phases.push(PhaseReport::new(row.heading(), one.seconds, one.operations));
             report.mismatches += one.mismatches;
             report.first_mismatches.extend(one.first_mismatches);
             report.interrupted |= one.interrupted;
@@ -247,8 +252,8 @@ fn drawn(report: &Report, runs: &[Run]) -> Page {
     let mut page = Page::new("Many metadata servers");
     let trace = report.extra.get("trace").and_then(Value::as_str).unwrap_or_default();
     let (target, environment) = (&report.target, &report.environment);
-    let (cores, build) = (environment.cores, &environment.build);
-    page.text(&format!("{target}; trace {trace}; {cores} cores, {build} build; mismatches: {}.", report.mismatches));
+    let (cores, build) = (counted(environment.cores, "core"), &environment.build);
+    page.text(&format!("{target}; trace {trace}; {cores}, {build} build; mismatches: {}.", report.mismatches));
     page.text(
         "Ratios are to the first number of ranks with as many clients. \"of share %\": CPU of the ranks to what they were \
          allowed (near 100 they were the bottleneck); \"other CPU\": clients, OSDs and mons; \"machine %\": how busy all \
@@ -256,11 +261,11 @@ fn drawn(report: &Report, runs: &[Run]) -> Page {
     );
     page.table(&HEAD, &runs.iter().map(|run| cells(&run.row)).collect::<Vec<_>>());
     for Run { row, observed, distribution } in runs {
-        page.heading(&format!("{} clients, {} ranks: throughput of each rank", row.clients, row.ranks));
+        page.heading(&format!("{}: throughput of each rank", row.heading()));
         html::about_marks(&mut page, observed);
         let lines = html::of_ranks(observed, |sample| sample.ops_per_s);
         page.picture(&html::curves(&lines, &html::marks(observed), "operations per second"));
-        page.heading(&format!("{} clients, {} ranks: latency of operations", row.clients, row.ranks));
+        page.heading(&format!("{}: latency of operations", row.heading()));
         page.picture(&html::latency_bars(distribution));
     }
     page
@@ -287,6 +292,7 @@ mod tests {
         }
         let ratios: Vec<_> = runs.iter().map(|run| (run.row.time_ratio, run.row.latency_ratio)).collect();
         assert_eq!(ratios, [(1.0, 1.0), (0.6, 0.5), (1.0, 1.0)]);
+        assert_eq!([runs[0].row.heading(), runs[1].row.heading()], ["8 clients, 1 rank", "8 clients, 2 ranks"]);
         assert_eq!(runs[0].row.rank_cpu_seconds, 3.5);
         let shares: Vec<_> = runs.iter().map(|run| run.row.share_used_percent.unwrap().round()).collect();
         assert_eq!(shares, [175.0, 146.0, 88.0], "3.5 s of 20 % of 10 s, of twice 6 s, of 20 s");

@@ -106,7 +106,7 @@ fn more_ranks_replay_the_same_and_fill_the_table() {
     assert_eq!((report.mismatches, numbers), (0, vec![(Some(3), Some(1)), (Some(3), Some(2))]));
     assert!(rows[1]["time_ratio"].as_f64().unwrap() > 0.0 && out.contains("latency sum s"), "{out}");
     for part in [
-        "1 osd, 1 replicas, memory",
+        "1 osd, 1 replica, memory",
         "ranks are threads",
         "dealt over the ranks",
         "compute 20000 us",
