@@ -86,6 +86,14 @@ impl Failure {
         }
     }
 
+    /// What the cluster refused it with, if it did.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Operation(error, _) => Some(error.errno),
+            _ => None,
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Operation(error, _) if is_unreachable(error) => 3,

@@ -485,6 +485,9 @@ fn nothing_else_is_moved(mons: &str) {
         (&["rank", "rm", "9"], 1, "mds.9"),
         (&["subtree", "explain", "/a/b/none"], 1, "/a/b/none: "),
         (&["rm", "/a/b/c/none"], 1, "/a/b/c/none: "),
+        (&["mv", "/a/none", "/a/b/c/x"], 1, "pando: /a/none: no such file"),
+        (&["mv", "/a/b/c/none", "/a/d/x"], 1, "pando: /a/b/c/none: no such file"),
+        (&["mv", "/a/b/c/file", "/a/none/x"], 1, "pando: /a/none/x: no such file"),
         (&["session", "evict", "99999"], 1, "client.99999"),
         (&["session", "evict", "x"], 2, "client.7"),
     ] {

@@ -77,7 +77,8 @@ async fn files_and_symlinks_go_to_another_subtree() {
         client.write("/a/x", "x").await.unwrap();
         assert_eq!(client.rename_no_replace("/a/x", "/b/x").await.map_err(errno), Err(Errno::EEXIST));
         assert_eq!(client.rename("/a/x", "/b/sub").await.map_err(errno), Err(Errno::EISDIR));
-        assert_eq!(client.rename("/a/none", "/b/y").await.map_err(errno), Err(Errno::ENOENT));
+        let missing = client.rename("/a/none", "/b/y").await.unwrap_err();
+        assert_eq!((missing.errno(), missing.path()), (Errno::ENOENT, Some(&b"/a/none"[..])), "what is missing");
         assert_eq!(client.rename("/a/x", "/b/none/y").await.map_err(errno), Err(Errno::ENOENT));
         assert_eq!(client.rename("/a/x", "/b/x/y").await.map_err(errno), Err(Errno::ENOTDIR));
 

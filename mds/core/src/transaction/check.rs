@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pando_proto::mds::{FileKind, LinkChange, NameComes, NameGoes, Target};
-use pando_proto::{Errno, Ino};
+use pando_proto::{Errno, Error, Ino};
 
 use super::{Checked, Coming, Directory, How, Ready, Wanted};
 use crate::data::check_idle;
@@ -38,7 +38,8 @@ pub(super) fn check(view: &mut View<'_>, coming: &Coming) -> Step<Option<Ready>>
 
 fn refuse(coming: &Coming, after: Checked) -> Step<()> {
     match coming.refusal {
-        Some(refusal) if refusal.after == after => Err(refusal.errno.into()),
+        // Without a path: it is about the name at the other side, which the asker knows.
+        Some(refusal) if refusal.after == after => Err(Error::posix(refusal.errno).into()),
         _ => Ok(()),
     }
 }
