@@ -24,6 +24,8 @@ pub enum Failure {
     OutputClosed,
     /// Wrong usage that only shows at run time.
     Usage(String),
+    /// A signal came, with the exit code of that: whoever sent it knows.
+    Interrupted(u8),
     /// Already printed, while the verb went on with the rest.
     Printed(u8),
 }
@@ -102,7 +104,7 @@ impl Failure {
             Self::Operation(..) | Self::Refused(..) | Self::Local(_) => 1,
             Self::OutputClosed => 0,
             Self::Usage(_) => 2,
-            Self::Printed(code) => *code,
+            Self::Interrupted(code) | Self::Printed(code) => *code,
         }
     }
 
@@ -118,7 +120,7 @@ impl Failure {
             Self::Operation(error, hint) | Self::Refused(error, hint) => Some(operation_line(error, *hint)),
             Self::NotServed(error, up, of) => Some(not_served_line(error, *up, *of)),
             Self::Local(text) | Self::Usage(text) => Some(text.clone()),
-            Self::OutputClosed | Self::Printed(_) => None,
+            Self::OutputClosed | Self::Interrupted(_) | Self::Printed(_) => None,
         }
     }
 }

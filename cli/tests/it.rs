@@ -2,10 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Every wait has a deadline.
@@ -71,16 +72,20 @@ impl Up {
 
     /// SIGTERM; the exit code.
     fn stop(mut self) -> Option<i32> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status.code();
-            }
-            assert!(start.elapsed() < LIMIT, "it stops in time");
-            std::thread::sleep(Duration::from_millis(20));
+        stop(&mut self.child, Signal::TERM)
+    }
+}
+
+/// Sends a signal and waits for the end: the exit code.
+fn stop(child: &mut Child, signal: Signal) -> Option<i32> {
+    kill_process(Pid::from_child(child), signal).expect("it runs");
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.code();
         }
+        assert!(start.elapsed() < LIMIT, "it stops in time");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -118,6 +123,7 @@ fn the_verbs_do_what_they_say() {
     let run = |args: &[&str]| pando(&up.mons, args);
     files(&up.mons);
     whole_or_nothing(&up.mons);
+    nothing_is_left(&up.mons);
 
     stdout(&run(&["mkdir", "/d"]));
     stdout(&run(&["ln", "-s", "/f", "/d/link"]));
@@ -229,6 +235,48 @@ fn whole_or_nothing(mons: &str) {
     let (new, old) = (objects(&run(&["stat", "--json", "/whole/new"])), &before[0]["mode"]);
     assert_ne!(&new[0]["mode"], old);
     run(&["rm", "-r", "/whole"]);
+}
+
+/// A put of a large file that waits for more of it, when its temporary file is there.
+fn half_put(mons: &str, to: &str) -> (Child, ChildStdin) {
+    let mut put = Command::new(env!("CARGO_BIN_EXE_pando"));
+    let mut put = put.args(["--mons", mons, "put", "-", to]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = put.stdin.take().unwrap();
+    input.write_all(&vec![2; 4 << 20]).unwrap();
+    let (dir, start) = (Path::new(to).parent().unwrap(), Instant::now());
+    while !stdout(&pando(mons, &["ls", dir.to_str().unwrap()])).contains(".pando-put-") {
+        assert!(start.elapsed() < LIMIT, "it begins in time");
+    }
+    (put, input)
+}
+
+/// Who is interrupted removes the temporary file. Who is killed cannot: the next one does it, when the session is over.
+fn nothing_is_left(mons: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let local = dir.path().join("large");
+    std::fs::write(&local, vec![1; 1_000_000]).unwrap();
+    let local = local.to_str().unwrap();
+    let run = |args: &[&str]| stdout(&pando(mons, args));
+    run(&["mkdir", "-p", "/left"]);
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let (mut put, _input) = half_put(mons, "/left/file");
+        assert_eq!(stop(&mut put, signal), Some(code));
+        assert_eq!(run(&["ls", "/left"]), "", "{signal:?}");
+    }
+    let (mut put, _input) = half_put(mons, "/left/file");
+    let killed = format!("pid {}", put.id());
+    assert_eq!(stop(&mut put, Signal::KILL), None);
+    run(&["put", local, "/left/first"]);
+    assert!(run(&["ls", "/left"]).contains(".pando-put-"), "it might still be at work");
+    let sessions = objects(&run(&["session", "ls", "--json"]));
+    let of_killed = |one: &&Value| one["description"].as_str().is_some_and(|text| text.ends_with(&killed));
+    let session = sessions.iter().find(of_killed).expect("its session")["id"].to_string();
+    run(&["session", "evict", &session]);
+    // Not all names that begin so are of a put.
+    run(&["put", local, "/left/.pando-put-1"]);
+    run(&["put", local, "/left/second"]);
+    assert_eq!(run(&["ls", "/left"]), ".pando-put-1\nfirst\nsecond\n");
+    run(&["rm", "-r", "/left"]);
 }
 
 fn cluster(mons: &str) {
@@ -364,8 +412,7 @@ fn a_cluster_in_memory_promises_nothing() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         // Ends at the latest with the process.
         let announced: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("Ctrl-C")).collect();
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let output = child.wait_with_output().unwrap();
         format!("{}\n{}", announced.join("\n"), String::from_utf8_lossy(&output.stderr))
     };

@@ -1,18 +1,24 @@
 //! `pando put`. A file appears under its name all at once: its bytes go to a temporary one beside it, which is then
-//! renamed. A command that is killed leaves at most that, `.pando-put-*`; what had the name before is whole.
+//! renamed. What had the name before stays whole until then. A command that is interrupted removes the temporary file;
+//! one that is killed leaves it, `.pando-put-SESSION-NUMBER`, until somebody puts a file into that directory after the
+//! session has ended (a minute, `session_timeout_millis`).
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use pando_client::{Client, Metadata, OpenOptions};
-use pando_proto::Errno;
+use pando_client::{Client, Metadata, OpenOptions, ReadDirOptions};
+use pando_proto::{ClientId, Errno};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::args::PutArgs;
 use crate::failure::{Failure, Failures};
+use crate::interrupts::Interrupts;
 use crate::session::{Session, finish};
 use crate::verbs::into_directory;
 
@@ -26,17 +32,108 @@ const MAX_LINKS: usize = 40;
 const MAY_WRITE: u32 = 2;
 /// How the names of files under way begin.
 const TEMPORARY: &str = ".pando-put-";
+/// Of a directory, for those that others left: names come in byte order, so that these are among the first.
+const LOOKED_AT: usize = 512;
+const PAGE: u32 = 64;
+/// For putting things in order after a signal.
+const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
-pub async fn run(session: &Session, args: PutArgs) -> Result<(), Failure> {
-    let client = session.client().await?;
-    let outcome = put(&client, &args).await;
-    finish(client, outcome).await
+/// A command at work.
+struct Put {
+    client: Client,
+    /// Temporary files that are there, or may be.
+    under_way: RefCell<BTreeSet<PathBuf>>,
+    made: Cell<u64>,
+    /// Directories in which what others left is removed already.
+    swept: RefCell<BTreeSet<PathBuf>>,
 }
 
-async fn put(client: &Client, args: &PutArgs) -> Result<(), Failure> {
-    if args.local.as_os_str() == "-" {
-        return stream(client, Source::Stdin, &args.remote, 0o644, 0).await;
+pub async fn run(session: &Session, args: PutArgs) -> Result<(), Failure> {
+    let mut interrupts = Interrupts::watch()?;
+    let client = tokio::select! {
+        client = session.client() => client?,
+        interrupted = interrupts.next() => return Err(interrupted),
+    };
+    let (under_way, made, swept) = Default::default();
+    let put = Put { client, under_way, made, swept };
+    let outcome = tokio::select! {
+        outcome = all(&put, &args) => outcome,
+        interrupted = interrupts.next() => Err(interrupted),
+    };
+    let ending = async {
+        let _ = tokio::time::timeout(LAST_MOMENTS, put.clean_up()).await;
+        finish(put.client, outcome).await
+    };
+    tokio::select! {
+        ended = ending => ended,
+        // Who asks twice does not want to wait.
+        interrupted = interrupts.next() => Err(interrupted),
     }
+}
+
+impl Put {
+    /// A name beside `path` that no other command uses: the session's id is in it.
+    fn temporary(&self, path: &Path) -> PathBuf {
+        let number = self.made.replace(self.made.get() + 1);
+        let temporary = directory_of(path).join(format!("{TEMPORARY}{}-{number}", self.client.id().0));
+        self.under_way.borrow_mut().insert(temporary.clone());
+        temporary
+    }
+
+    /// As well as can be: what failed is told already.
+    async fn remove(&self, temporary: &Path) {
+        let _ = self.client.remove_file(temporary).await;
+    }
+
+    /// Leaves nothing behind.
+    async fn clean_up(&self) {
+        let left = self.under_way.take();
+        futures_util::stream::iter(&left).for_each_concurrent(PARALLEL, |temporary| self.remove(temporary)).await;
+    }
+
+    /// Removes what killed commands have left in a directory, if it may.
+    async fn sweep(&self, dir: &Path) {
+        if !self.swept.borrow_mut().insert(dir.to_owned()) {
+            return;
+        }
+        let options = ReadDirOptions { page: PAGE, ..ReadDirOptions::default() };
+        let Ok(mut listing) = self.client.read_dir_with(dir, options).await else { return };
+        for _ in 0..LOOKED_AT {
+            let Ok(Some(entry)) = listing.next_entry().await else { return };
+            let name = entry.file_name();
+            if let Some(maker) = maker(name.as_bytes()) {
+                if self.has_ended(maker) {
+                    let _ = self.client.remove_file(dir.join(name)).await;
+                }
+            } else if name.as_bytes() > TEMPORARY.as_bytes() && !name.as_bytes().starts_with(TEMPORARY.as_bytes()) {
+                return;
+            }
+        }
+    }
+
+    /// Ids of sessions only grow, and our map is at least as new as our session: an older one that is not in it is over.
+    /// A newer one may not be in it yet.
+    fn has_ended(&self, session: ClientId) -> bool {
+        session < self.client.id() && !self.client.map().session_is_live(session)
+    }
+}
+
+/// The session that has made a temporary file, by its name.
+fn maker(name: &[u8]) -> Option<ClientId> {
+    let (session, number) = std::str::from_utf8(name).ok()?.strip_prefix(TEMPORARY)?.split_once('-')?;
+    number.parse::<u64>().ok()?;
+    session.parse().ok().map(ClientId)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+async fn all(put: &Put, args: &PutArgs) -> Result<(), Failure> {
+    if args.local.as_os_str() == "-" {
+        return stream(put, Source::Stdin, &args.remote, 0o644, 0).await;
+    }
+    let client = &put.client;
     let found = std::fs::symlink_metadata(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
     // `put -r dir/. /x` has no name of its own and means the content.
     let remote = match args.local.file_name() {
@@ -47,16 +144,16 @@ async fn put(client: &Client, args: &PutArgs) -> Result<(), Failure> {
         if !args.recursive {
             return Err(Failure::Usage(format!("{}: is a directory; use `put -r`", args.local.display())));
         }
-        return tree(client, &args.local, &remote).await;
+        return tree(put, &args.local, &remote).await;
     }
-    one(client, &args.local, &remote).await
+    one(put, &args.local, &remote).await
 }
 
-async fn tree(client: &Client, local: &Path, remote: &Path) -> Result<(), Failure> {
+async fn tree(put: &Put, local: &Path, remote: &Path) -> Result<(), Failure> {
     let mut failures = Failures::default();
     let mut stack = vec![(local.to_owned(), remote.to_owned())];
     while let Some((from, to)) = stack.pop() {
-        failures.note(directory(client, &from, &to).await)?;
+        failures.note(directory(&put.client, &from, &to).await)?;
         let mut files = Vec::new();
         let entries = std::fs::read_dir(&from).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
         for entry in entries.map_err(|error| Failure::local(&from, &error))? {
@@ -64,7 +161,7 @@ async fn tree(client: &Client, local: &Path, remote: &Path) -> Result<(), Failur
             let kind = entry.file_type().map_err(|error| Failure::local(entry.path(), &error))?;
             if kind.is_dir() { stack.push(pair) } else { files.push(pair) }
         }
-        let copying = files.iter().map(|(from, to): &(PathBuf, PathBuf)| one(client, from, to));
+        let copying = files.iter().map(|(from, to): &(PathBuf, PathBuf)| one(put, from, to));
         let mut copying = futures_util::stream::iter(copying).buffer_unordered(PARALLEL);
         while let Some(outcome) = copying.next().await {
             failures.note(outcome)?;
@@ -82,7 +179,8 @@ async fn directory(client: &Client, from: &Path, to: &Path) -> Result<(), Failur
 }
 
 /// A file or a symlink.
-async fn one(client: &Client, from: &Path, to: &Path) -> Result<(), Failure> {
+async fn one(put: &Put, from: &Path, to: &Path) -> Result<(), Failure> {
+    let client = &put.client;
     let local = |error| Failure::local(from, &error);
     let found = std::fs::symlink_metadata(from).map_err(local)?;
     if found.is_symlink() {
@@ -103,7 +201,7 @@ async fn one(client: &Client, from: &Path, to: &Path) -> Result<(), Failure> {
         }
     }
     let source = Source::File(from.to_owned(), std::fs::File::open(from).map_err(local)?);
-    stream(client, source, to, mode, found.len()).await
+    stream(put, source, to, mode, found.len()).await
 }
 
 /// Where bytes come from; read on another thread, for the session's keep-alive must go on.
@@ -142,7 +240,8 @@ impl Source {
 
 /// Fills a temporary file, then gives it the name. A file that has the name already keeps its mode and owner, but
 /// not its other names: they stay with the old content.
-async fn stream(client: &Client, source: Source, to: &Path, mode: u32, size: u64) -> Result<(), Failure> {
+async fn stream(put: &Put, source: Source, to: &Path, mode: u32, size: u64) -> Result<(), Failure> {
+    let client = &put.client;
     let to = target(client, to).await?;
     let before = match client.symlink_metadata(&to).await {
         Ok(found) if found.is_file() => {
@@ -154,7 +253,8 @@ async fn stream(client: &Client, source: Source, to: &Path, mode: u32, size: u64
         Err(error) if error.errno() == Errno::ENOENT => None,
         Err(error) => return Err(error.into()),
     };
-    let temporary = temporary(client, &to);
+    put.sweep(directory_of(&to)).await;
+    let temporary = put.temporary(&to);
     let mode = before.as_ref().map_or(mode, Metadata::mode);
     let filled = fill(client, source, &temporary, before.as_ref(), mode, size).await;
     let outcome = match filled {
@@ -162,11 +262,12 @@ async fn stream(client: &Client, source: Source, to: &Path, mode: u32, size: u64
         Err(failure) => Err(failure),
     };
     if outcome.is_err() {
-        // As well as can be: what failed is told already.
-        let _ = client.remove_file(&temporary).await;
+        put.remove(&temporary).await;
     }
+    put.under_way.borrow_mut().remove(&temporary);
     outcome
 }
+
 /// Where the symlinks lead that `path` may end in: it is the file there that is replaced, never a link.
 async fn target(client: &Client, path: &Path) -> Result<PathBuf, Failure> {
     let mut path = path.to_owned();
@@ -175,20 +276,13 @@ async fn target(client: &Client, path: &Path) -> Result<PathBuf, Failure> {
             Ok(found) if found.is_symlink() => {
                 let to = client.read_link(&path).await?;
                 // An absolute one replaces all.
-                path = path.parent().unwrap_or(Path::new("/")).join(to);
+                path = directory_of(&path).join(to);
             }
             Err(error) if error.errno() != Errno::ENOENT => return Err(error.into()),
             _ => return Ok(path),
         }
     }
     Err(failure_at(Errno::ELOOP, &path))
-}
-
-/// A name beside `path` that no other command uses: the session's id is in it.
-fn temporary(client: &Client, path: &Path) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("{TEMPORARY}{}-{}", client.id().0, COUNT.fetch_add(1, Ordering::Relaxed));
-    path.parent().unwrap_or(Path::new("/")).join(name)
 }
 
 async fn fill(

@@ -7,27 +7,26 @@ use std::time::Duration;
 use pando_local_cluster::{EngineKind, LocalCluster, Options};
 use pando_proto::{Error, Reason};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Engine, UpArgs};
 use crate::failure::Failure;
+use crate::interrupts::Interrupts;
 use crate::output;
 
 /// How often to look whether a daemon has ended by itself.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 pub async fn run(args: UpArgs, json: bool) -> Result<(), Failure> {
-    let interrupted = interrupted()?;
-    tokio::pin!(interrupted);
+    let mut interrupts = Interrupts::watch()?;
     let starting = LocalCluster::start(options(&args));
     let cluster = tokio::select! {
         started = starting => started.map_err(|error| cannot_start(&error))?,
-        () = &mut interrupted => return Ok(()),
+        _ = interrupts.next() => return Ok(()),
     };
     let announced = if json { json_line(&args, &cluster) } else { announce(&args, &cluster) };
     if announced.is_ok() {
         tokio::select! {
-            () = &mut interrupted => {}
+            _ = interrupts.next() => {}
             () = watch(&cluster) => {}
         }
     }
@@ -68,19 +67,6 @@ fn options(args: &UpArgs) -> Options {
         inline_limit: args.inline_limit,
         ..Options::default()
     }
-}
-
-/// Ends with SIGINT or SIGTERM.
-fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
-    let failed = |error| Failure::local("signals", &error);
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
 }
 
 /// Tells of daemons that end by themselves; never returns.
