@@ -378,6 +378,11 @@ impl ClusterMap {
         children.map(|(id, subtree)| (*id, subtree))
     }
 
+    /// It has as many subtrees as it may: no directory can become one.
+    pub fn is_full(&self) -> bool {
+        self.subtrees.len() as u64 >= self.setting_u64(crate::settings::MAX_SUBTREES)
+    }
+
     /// The subtree that answers for this one by now: itself, or what it was merged into (R10).
     pub fn successor(&self, mut subtree: SubtreeId) -> Option<SubtreeId> {
         // Each step leads to a subtree that was there later; none is met twice.

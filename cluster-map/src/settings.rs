@@ -16,6 +16,8 @@ pub const BALANCER_MODE: &str = "balancer_mode";
 pub const BALANCER_INTERVAL_MILLIS: &str = "balancer_interval_millis";
 /// How busy a rank has to be before load moves away from it, in thousandths.
 pub const BALANCER_SATURATION_PERMILLE: &str = "balancer_saturation_permille";
+/// Subtrees that the cluster may have.
+pub const MAX_SUBTREES: &str = "max_subtrees";
 
 /// Only draining ranks are emptied.
 pub const BALANCER_OFF: u64 = 0;
@@ -40,7 +42,7 @@ pub struct Definition {
 }
 
 /// All settings.
-pub const ALL: [Definition; 8] = [
+pub const ALL: [Definition; 9] = [
     Definition {
         name: INLINE_LIMIT,
         default: 4096,
@@ -96,6 +98,13 @@ pub const ALL: [Definition; 8] = [
         min: 1,
         max: 1000,
         help: "how busy a rank has to be, in thousandths, before load moves away from it",
+    },
+    Definition {
+        name: MAX_SUBTREES,
+        default: 4096,
+        min: 1,
+        max: 4096,
+        help: "subtrees that the cluster may have; with as many, a directory that would become one cannot move to another subtree",
     },
 ];
 

@@ -25,6 +25,7 @@
 mod administration;
 mod asking;
 pub mod config;
+mod doors;
 pub mod io;
 pub mod load;
 mod lobby;
@@ -37,6 +38,7 @@ mod spread;
 mod stream;
 mod subtree;
 mod takeover;
+mod trees;
 mod unary;
 
 pub use config::Config;

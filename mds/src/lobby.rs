@@ -68,6 +68,11 @@ impl Lobby {
         Ok(first)
     }
 
+    /// How many requests wait for a subtree.
+    pub fn crowd(&self, subtree: SubtreeId) -> usize {
+        self.lock().rooms.get(&subtree).map_or(0, |room| room.requests)
+    }
+
     /// All that wait for a subtree, in their order.
     pub fn leave(&self, subtree: SubtreeId) -> Vec<Submit> {
         let mut waiting = self.lock();

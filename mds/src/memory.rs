@@ -1,14 +1,25 @@
 //! The rank's one memory budget, shared by the caches of its subtrees (I8).
 //!
-//! While all together fit, nobody evicts. Beyond that, those that have more than an even share give way.
+//! While all together fit, nobody evicts. Beyond that, those that have more than an even share give way. So it is with
+//! what operations hold beside the caches: see [`Share`].
 
-use std::cell::RefCell;
+mod share;
+
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pando_mds_core::api::CacheUsage;
 use pando_proto::SubtreeId;
 use tokio::sync::{Notify, watch};
+
+use share::Totals;
+pub(crate) use share::{Kind, Share};
+
+/// Part of the budget that may be pinned before operations that need more records are refused.
+const PINNED_SHARE: u64 = 2;
 
 /// What the caches of a rank hold.
 #[derive(Clone)]
@@ -16,57 +27,83 @@ pub(crate) struct Memory(Rc<Inner>);
 
 struct Inner {
     budget: u64,
+    /// Bytes of copies that came here and are not adopted yet.
+    imports: Arc<AtomicU64>,
     used: RefCell<BTreeMap<SubtreeId, CacheUsage>>,
+    /// Sum of all.
+    all: Cell<CacheUsage>,
     told: watch::Sender<CacheUsage>,
     /// Somebody is over its share and may not know.
     pressed: Notify,
+    totals: Rc<Totals>,
 }
 
 fn bytes(usage: &CacheUsage) -> u64 {
     usage.meta_bytes + usage.body_bytes
 }
 
-impl Memory {
-    pub fn new(budget: u64) -> (Self, watch::Receiver<CacheUsage>) {
-        let (told, usage) = watch::channel(CacheUsage::default());
-        let inner = Inner { budget, used: RefCell::default(), told, pressed: Notify::new() };
-        (Self(Rc::new(inner)), usage)
+/// `sum` with `new` in place of `old`, which is part of it.
+fn replaced(sum: CacheUsage, old: CacheUsage, new: CacheUsage) -> CacheUsage {
+    CacheUsage {
+        meta_bytes: sum.meta_bytes - old.meta_bytes + new.meta_bytes,
+        body_bytes: sum.body_bytes - old.body_bytes + new.body_bytes,
+        pinned_bytes: sum.pinned_bytes - old.pinned_bytes + new.pinned_bytes,
+        inodes: sum.inodes - old.inodes + new.inodes,
+        bodies: sum.bodies - old.bodies + new.bodies,
     }
+}
 
-    /// An even share.
-    fn share(&self) -> u64 {
-        self.0.budget / (self.0.used.borrow().len().max(1) as u64)
+impl Memory {
+    /// `imports` is counted by whoever keeps the copies that came here.
+    pub fn new(budget: u64, imports: Arc<AtomicU64>) -> (Self, watch::Receiver<CacheUsage>) {
+        let (told, usage) = watch::channel(CacheUsage::default());
+        let inner = Inner {
+            budget,
+            imports,
+            used: RefCell::default(),
+            all: Cell::default(),
+            told,
+            pressed: Notify::new(),
+            totals: Rc::default(),
+        };
+        (Self(Rc::new(inner)), usage)
     }
 
     /// A subtree has so much now. Yields what it may have.
     pub fn report(&self, subtree: SubtreeId, usage: CacheUsage) -> u64 {
-        let (total, others_over) = {
-            let mut used = self.0.used.borrow_mut();
-            used.insert(subtree, usage);
-            let all = used.values().fold(CacheUsage::default(), |sum, one| CacheUsage {
-                meta_bytes: sum.meta_bytes + one.meta_bytes,
-                body_bytes: sum.body_bytes + one.body_bytes,
-                pinned_bytes: sum.pinned_bytes + one.pinned_bytes,
-                inodes: sum.inodes + one.inodes,
-                bodies: sum.bodies + one.bodies,
-            });
-            self.0.told.send_replace(all);
-            let share = self.0.budget / (used.len() as u64);
-            (bytes(&all), used.iter().any(|(id, other)| *id != subtree && bytes(other) > share))
-        };
+        let old = self.0.used.borrow_mut().insert(subtree, usage);
+        let all = self.count(old.unwrap_or_default(), usage);
+        let imports = self.0.imports.load(Ordering::Relaxed);
+        let total = bytes(&all) + imports;
         if total <= self.0.budget {
             return self.0.budget - (total - bytes(&usage));
         }
-        let allowed = self.share().max(bytes(&usage).saturating_sub(total - self.0.budget));
-        if others_over {
+        let used = self.0.used.borrow();
+        let share = self.0.budget.saturating_sub(imports) / (used.len() as u64);
+        if used.iter().any(|(id, other)| *id != subtree && bytes(other) > share) {
             self.0.pressed.notify_one();
         }
-        allowed
+        share.max(bytes(&usage).saturating_sub(total - self.0.budget))
     }
 
     /// The subtree is served here no more.
     pub fn forget(&self, subtree: SubtreeId) {
-        self.0.used.borrow_mut().remove(&subtree);
+        let old = self.0.used.borrow_mut().remove(&subtree);
+        self.count(old.unwrap_or_default(), CacheUsage::default());
+    }
+
+    fn count(&self, old: CacheUsage, new: CacheUsage) -> CacheUsage {
+        let all = replaced(self.0.all.get(), old, new);
+        self.0.all.set(all);
+        self.0.told.send_replace(all);
+        all
+    }
+
+    /// Whether so much of the budget is pinned, `own` of it by this subtree at the moment, that operations that need
+    /// more have to wait.
+    pub fn is_pinned(&self, subtree: SubtreeId, own: u64) -> bool {
+        let told = self.0.used.borrow().get(&subtree).map_or(0, |usage| usage.pinned_bytes);
+        self.0.all.get().pinned_bytes - told + own > self.0.budget / PINNED_SHARE
     }
 
     /// Ends when somebody should look at what it may have.
@@ -78,28 +115,12 @@ impl Memory {
     pub fn budget(&self) -> u64 {
         self.0.budget
     }
+
+    /// For what the operations of one more subtree hold.
+    pub fn share(&self) -> Share {
+        Share::new(&self.0.totals)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn used(meta_bytes: u64) -> CacheUsage {
-        CacheUsage { meta_bytes, ..CacheUsage::default() }
-    }
-
-    #[test]
-    fn the_budget_holds_for_all_together() {
-        let (memory, usage) = Memory::new(100);
-        let (a, b) = (SubtreeId(1), SubtreeId(2));
-        assert_eq!(memory.report(a, used(90)), 100, "alone it may have all");
-        assert_eq!(memory.report(b, used(5)), 10);
-        assert_eq!(usage.borrow().meta_bytes, 95);
-        // Over: who is below an even share keeps what it has, the other gives way.
-        assert_eq!(memory.report(b, used(30)), 50);
-        assert_eq!(memory.report(a, used(90)), 70);
-        assert_eq!(memory.report(a, used(70)), 70);
-        memory.forget(a);
-        assert_eq!(memory.report(b, used(30)), 100);
-    }
-}
+mod tests;

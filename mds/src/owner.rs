@@ -16,11 +16,13 @@ use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::doors::Doors;
 use crate::memory::Memory;
 use crate::moving::{self, Task, millis};
 use crate::rank::{Parts, Served, Shared};
 use crate::subtree::{self, Ended, MapChanged, Press, Stop, Subtree};
 use crate::takeover::{Ownership, take_over};
+use crate::trees::Trees;
 
 /// Wait before a takeover is tried again.
 const RETRY: Duration = Duration::from_millis(100);
@@ -48,6 +50,8 @@ pub(crate) struct Common {
     pub shared: Arc<Shared>,
     pub parts: Rc<Parts>,
     pub memory: Memory,
+    pub trees: Trees,
+    doors: Doors,
     pub nursery: Nursery,
     /// The last number of a transaction.
     pub numbers: Rc<Cell<u64>>,
@@ -153,7 +157,16 @@ pub(crate) struct Warm {
 
 /// Keeps a task for each subtree that is ours, until the rank stops.
 pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
-    let common = Common { shared, parts: Rc::new(parts), memory, nursery: Nursery::default(), numbers: Rc::default() };
+    let crowd = Arc::clone(&shared);
+    let common = Common {
+        shared,
+        parts: Rc::new(parts),
+        memory,
+        trees: Trees::default(),
+        doors: Doors::new(move |subtree| crowd.crowd(subtree)),
+        nursery: Nursery::default(),
+        numbers: Rc::default(),
+    };
     let mut map = common.parts.map.clone();
     let mut owners = JoinSet::new();
     let mut owned = BTreeSet::new();
@@ -178,8 +191,9 @@ pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
             _ = map.changed() => {}
             () = common.nursery.0.changed.notified() => {}
             Some(ended) = owners.join_next() => {
-                if let Ok(subtree) = ended {
-                    owned.remove(&subtree);
+                match ended {
+                    Ok(subtree) => drop(owned.remove(&subtree)),
+                    Err(error) => common.shared.break_down(format!("who looks after a subtree has ended: {error}")),
                 }
             }
             () = common.memory.pressed() => {
@@ -269,7 +283,10 @@ impl Owner {
         let again = self.before.filter(|(former, _)| *former == own);
         let next_batch = again.map_or(0, |(_, ended)| ended.next_batch);
         let records = Rc::clone(&parts.outside.records);
-        let taking = take_over(records, own, map, shared.clock.wall_nanos(), next_batch);
+        let taking = async {
+            let _pass = self.common.doors.enter(self.subtree).await;
+            take_over(records, own, map, shared.clock.wall_nanos(), next_batch).await
+        };
         let opened = tokio::select! {
             opened = taking => opened,
             () = self.superseded(own) => return,
@@ -303,6 +320,7 @@ impl Owner {
             maps: parts.map.clone(),
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),
+            trees: self.common.trees.clone(),
             gauge: parts.loads.gauge(own.subtree),
             warm,
             control: control.clone(),
@@ -313,7 +331,12 @@ impl Owner {
         let ended = self.attend(own, &address, ended, controls).await;
         shared.serve(own.subtree, None);
         self.common.memory.forget(own.subtree);
-        self.before = Some((own, ended.unwrap_or(Ended { next_batch })));
+        match ended {
+            Some(ended) => self.before = Some((own, ended)),
+            // Nobody knows which numbers of batches it used, and what of it is in flight (I4): only another incarnation
+            // may open the subtree.
+            None => shared.break_down(format!("the actor of {} has panicked", own.subtree)),
+        }
     }
 
     /// Ends when the map gives the subtree to somebody else, or to us anew.

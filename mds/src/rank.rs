@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use actix::Addr;
@@ -44,6 +44,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub struct Handle {
     address: SocketAddr,
     usage: watch::Receiver<CacheUsage>,
+    broken: Arc<OnceLock<Error>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -60,9 +61,20 @@ impl Handle {
 
     /// Ends when the rank was asked to stop and everything of it is down.
     pub async fn join(self) {
+        let _ = self.outcome().await;
+    }
+
+    /// The same.
+    ///
+    /// Errors: it stopped by itself, for something in it is broken; another incarnation is needed.
+    pub async fn outcome(self) -> Result<(), Error> {
         for task in self.tasks {
-            let _ = task.await;
+            if let Err(error) = task.await {
+                self.broken
+                    .get_or_init(|| Error::new(Reason::Internal, format!("a task of the rank has ended: {error}")));
+            }
         }
+        self.broken.get().cloned().map_or(Ok(()), Err)
     }
 }
 
@@ -97,6 +109,8 @@ pub(crate) struct Shared {
     /// Memory of all caches, for imports.
     pub cache_bytes: u64,
     pub imports: Imports,
+    /// Why it stops by itself.
+    broken: Arc<OnceLock<Error>>,
     lobby: Lobby,
     served: Mutex<BTreeMap<SubtreeId, Served>>,
 }
@@ -110,6 +124,14 @@ pub(crate) struct Served {
 }
 
 impl Shared {
+    /// Something here cannot go on, and must not be tried again by this process: the rank stops, and others take over
+    /// what it had.
+    pub fn break_down(&self, message: String) {
+        tracing::error!(rank = %self.rank, incarnation = self.incarnation, "{message}: the rank stops");
+        self.broken.get_or_init(|| Error::new(Reason::Internal, message));
+        self.shutdown.stop();
+    }
+
     /// A subtree, if this rank serves it now; or what it was merged into, which answers for it (R10).
     pub fn served(&self, subtree: SubtreeId) -> Option<Served> {
         if let Some(served) = self.lock().get(&subtree) {
@@ -122,6 +144,11 @@ impl Shared {
     /// All that it serves.
     pub fn all_served(&self) -> Vec<(SubtreeId, Served)> {
         self.lock().iter().map(|(subtree, served)| (*subtree, served.clone())).collect()
+    }
+
+    /// How many requests wait until a subtree is opened.
+    pub fn crowd(&self, subtree: SubtreeId) -> usize {
+        self.lobby.crowd(subtree)
     }
 
     pub fn serves_nothing(&self) -> bool {
@@ -208,6 +235,17 @@ impl Shared {
 ///
 /// Errors: no mon answers, another process holds the rank, the address is taken.
 pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
+    start_with(config, env, |outside| outside).await
+}
+
+/// The same, with something between the rank and what it needs from outside: a simulation repeats requests there.
+///
+/// Errors: as [`start`].
+pub async fn start_with(
+    config: Config,
+    env: Env,
+    between: impl FnOnce(Outside) -> Outside,
+) -> Result<Handle, Error> {
     let rank = Rank(config.rank);
     let mons = MonClient::new(Arc::clone(&env.net), config.mons.clone())?;
     let listener = pando_rpc::bind(&env.net, config.listen).await.map_err(cannot_listen)?;
@@ -215,8 +253,8 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         "" => listener.local.to_string(),
         advertised => advertised.to_owned(),
     };
-    let request =
-        RegisterRankRequest { cluster_id: Default::default(), rank: rank.0, boot_id: config.boot_id().into(), address };
+    let (cluster_id, boot_id) = (config.cluster()?, config.boot_id().into());
+    let request = RegisterRankRequest { cluster_id, rank: rank.0, boot_id, address };
     let registered = mons.register_rank(request).await?;
     let incarnation = registered.incarnation;
     let (session, map) = mons.register_rank_session(rank, incarnation).await?;
@@ -248,7 +286,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
         incarnation,
         map: watch,
         lease: Arc::clone(&lease),
-        outside,
+        outside: between(outside),
         cache_bytes: config.cache_bytes,
         loads,
     };
@@ -295,10 +333,11 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
         shutdown: env.shutdown.clone(),
         cache_bytes: parts.cache_bytes,
         imports: Imports::default(),
+        broken: Arc::default(),
         lobby: Lobby::default(),
         served: Mutex::default(),
     });
-    let (memory, usage) = Memory::new(parts.cache_bytes);
+    let (memory, usage) = Memory::new(parts.cache_bytes, shared.imports.bytes());
     let routes = pando_rpc::standard_routes("pando.mds.v1").await;
     let routes = routes
         .add_service(crate::stream::service(&shared))
@@ -313,7 +352,8 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
     let sweeping =
         tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone(), Arc::clone(&parts.lease)));
     let owning = tokio::task::spawn_local(own_all(Arc::clone(&shared), parts, memory));
-    (Handle { address, usage, tasks: vec![serving, sweeping, owning] }, shared)
+    let broken = Arc::clone(&shared.broken);
+    (Handle { address, usage, broken, tasks: vec![serving, sweeping, owning] }, shared)
 }
 
 /// Evicts sessions that are silent for too long (R9); the map then tells everyone. A rank that was cut off, or served

@@ -44,10 +44,11 @@ use tokio::task::JoinSet;
 
 use crate::io::Outside;
 use crate::load::Gauge;
-use crate::memory::Memory;
+use crate::memory::{Memory, Share};
 use crate::owner::Control;
 use crate::session::Connection;
 use crate::takeover::{Opened, Ownership};
+use crate::trees::{Shape, Trees};
 pub(crate) use commit::Committed;
 use dedup::Dedup;
 pub(crate) use handover::{
@@ -130,6 +131,7 @@ pub(crate) struct Parts {
     pub incarnation: u64,
     /// Of the whole rank.
     pub memory: Memory,
+    pub trees: Trees,
     /// What it counts.
     pub gauge: Arc<Gauge>,
     /// The cache with which it begins.
@@ -151,6 +153,9 @@ pub(crate) struct Subtree {
     maps: MapWatch,
     incarnation: u64,
     memory: Memory,
+    trees: Trees,
+    /// What the namespace was told last.
+    shape: Option<Rc<Shape>>,
     gauge: Arc<Gauge>,
     /// When the heat was told.
     heat_told: std::time::Duration,
@@ -174,8 +179,12 @@ pub(crate) struct Subtree {
     events: VecDeque<Event>,
     runnable: VecDeque<Job>,
     next_job: u64,
-    /// Bytes of data that operations carry which have no outcome yet.
+    /// Operations that have no outcome yet.
+    jobs: usize,
+    /// Bytes of data that they carry.
     job_bytes: usize,
+    /// What all of it together is of the rank's.
+    share: Share,
     /// Wall clock of this turn.
     now: i64,
     /// Something may be sent: the pipeline is to be asked.

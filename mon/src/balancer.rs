@@ -39,6 +39,7 @@ pub(crate) struct Hints {
 
 struct Recorded {
     at: i64,
+    last_at: i64,
     epoch: Epoch,
     decision: Decision,
     times: u32,
@@ -194,12 +195,13 @@ impl Balancer {
             && last.decision.is_like(&decision)
         {
             last.times = last.times.saturating_add(1);
+            (last.last_at, last.decision.ranks) = (at, decision.ranks);
             return;
         }
         if self.decisions.len() >= MAX_DECISIONS {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(Recorded { at, epoch, decision, times: 1, begun: BTreeMap::new() });
+        self.decisions.push_back(Recorded { at, last_at: at, epoch, decision, times: 1, begun: BTreeMap::new() });
     }
 
     fn look_at_moves(&mut self, now: Duration, map: &ClusterMap) {
@@ -270,6 +272,7 @@ impl Balancer {
         let newest = self.decisions.iter().rev().take(limit);
         let told = newest.map(|one| {
             let mut decision = one.decision.to_proto(one.at, one.epoch, one.times);
+            decision.last_at = one.last_at;
             for planned in &mut decision.moves {
                 planned.move_id = one.begun.get(&SubtreeId(planned.subtree)).copied().unwrap_or_default();
             }

@@ -114,6 +114,13 @@ impl Ino {
     }
 }
 
+/// The id of a cluster as people write it: 32 hexadecimal digits, with or without dashes.
+pub fn parse_cluster_id(text: &str) -> Option<[u8; 16]> {
+    let digits = text.replace('-', "");
+    let is_one = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_one.then(|| u128::from_str_radix(&digits, 16).ok()).flatten().map(u128::to_be_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +131,16 @@ mod tests {
         assert_eq!((ino.shard(), ino.number()), (ShardId(7), 42));
         assert_eq!((Ino::ROOT.shard(), Ino::ROOT.number()), (ShardId(0), 1));
         assert!(ino.is_valid());
+    }
+
+    #[test]
+    fn a_cluster_id_is_read_as_it_is_written() {
+        let id: [u8; 16] = std::array::from_fn(|at| at as u8);
+        assert_eq!(parse_cluster_id("000102030405060708090a0b0c0d0e0f"), Some(id));
+        assert_eq!(parse_cluster_id("00010203-0405-0607-0809-0A0B0C0D0E0F"), Some(id));
+        for bad in ["", "00", "+0010203040506070809a0b0c0d0e0f1", "000102030405060708090a0b0c0d0e0g"] {
+            assert_eq!(parse_cluster_id(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -39,3 +39,6 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Longest path in a request, in bytes (PATH_MAX without the NUL).
 pub const MAX_PATH_BYTES: usize = 4095;
+
+#[cfg(test)]
+mod readme;

@@ -9,9 +9,7 @@ use crate::command::{
 };
 use crate::map::{ClusterMap, Lineage, Subtree};
 
-/// The map travels whole to everyone, so that it has to stay small.
-const MAX_SUBTREES: usize = 4096;
-/// Merges that sessions are older than.
+/// Merges that sessions are older than. The map travels whole to everyone, so that it has to stay small.
 const MAX_MERGES: usize = 4096;
 /// Bytes of a path hint that are kept.
 const MAX_HINT: usize = 512;
@@ -86,9 +84,10 @@ pub(super) fn split(map: &mut ClusterMap, command: &SplitSubtree) -> Applied {
     }
     check_epoch(parent_id, parent, command.parent_epoch)?;
     check_still(parent_id, parent)?;
-    if map.subtrees.len() >= MAX_SUBTREES {
+    if map.is_full() {
         // Final, unlike `TooMany`: the owner holds the parent frozen meanwhile.
-        let message = format!("the cluster has {MAX_SUBTREES} subtrees, which is the limit: merge some first");
+        let count = map.subtrees.len();
+        let message = format!("the cluster has {count} subtrees, which is the limit (max_subtrees): merge some first");
         return Err(CommandError::InUse(message));
     }
     for adopted in &command.adopted {

@@ -89,7 +89,8 @@ impl Policy {
             idle: 12.max(rounds(60_000)),
             max_moves: 64,
             max_splits: 16,
-            max_merges: 1,
+            // The more there are, the faster: a cluster that is full of them refuses renames of directories.
+            max_merges: 1 + map.subtrees.len() / 128,
         }
     }
 }
@@ -209,6 +210,7 @@ impl Decision {
             merges: self.merges.iter().map(|id| id.0).collect(),
             ranks: self.ranks.iter().map(figure).collect(),
             times,
+            last_at: at,
         }
     }
 }

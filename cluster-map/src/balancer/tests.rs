@@ -386,6 +386,26 @@ fn pins_are_obeyed_and_kept() {
     assert!(decision.reason.contains("pinned to a rank that is down"), "{}", decision.reason);
 }
 
+/// A pin names a rank, and the nearest one holds: pins that contradict each other cannot chase a subtree around.
+#[test]
+fn the_nearest_pin_holds_and_then_all_rests() {
+    let mut world = with_subtrees(3, &[10.0; 3], |_| 0);
+    let above = world.subtree_of(Ino(1000));
+    let dir = world.dir(50, Ino(1000), 10.0);
+    let below = world.split(above, dir, false);
+    let dir = world.dir(51, dir, 10.0);
+    let lowest = world.split(below, dir, false);
+    for (subtree, rank) in [(ROOT_SUBTREE, 2), (above, 1), (below, 2), (lowest, 1)] {
+        world.apply(Command::PinSubtree(PinSubtree { subtree: subtree.0, rank: Some(rank) }));
+    }
+    for _ in 0..5 {
+        world.step();
+    }
+    let owner = |world: &World, id: SubtreeId| world.map.subtrees[&id].owner;
+    assert_eq!([ROOT_SUBTREE, above, below, lowest].map(|id| owner(&world, id)), [2, 1, 2, 1].map(Rank));
+    world.rest(20);
+}
+
 #[test]
 fn a_pinned_subtree_is_not_split() {
     let mut world = with_dirs(3, &[300.0; 16]);

@@ -18,8 +18,8 @@ impl Namespace {
     pub fn begin_join(&mut self, child: Self) -> Joining {
         debug_assert!(self.cache.is_clean() && child.cache.is_clean(), "R11: drained before a merge");
         let (above, below) = (self.config.root, child.config.root);
-        let own = self.cache.begin_sift(above, self.tree.roots.keys().copied().chain([below]));
-        let childs = child.cache.begin_sift(below, child.tree.roots.keys().copied().chain([above]));
+        let own = self.cache.begin_sift(above, self.tree.forest.roots.keys().copied().chain([below]));
+        let childs = child.cache.begin_sift(below, child.tree.forest.roots.keys().copied().chain([above]));
         Joining { child, own, childs }
     }
 

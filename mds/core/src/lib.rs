@@ -50,5 +50,5 @@ pub use join::Joining;
 pub use migrate::{DeltaSlices, Export};
 pub use namespace::Namespace;
 pub use split::Splitting;
-pub use tree::Tree;
+pub use tree::{Forest, Tree};
 pub use view::Memory;

@@ -179,7 +179,7 @@ impl Namespace {
             // Of what is not durable the name waits; what is behind it may be copied, if that is.
             if let State::Present(dentry) = entry.state
                 && dentry.kind == pando_proto::mds::FileKind::Directory
-                && !self.tree.roots.contains_key(&dentry.ino)
+                && !self.tree.forest.roots.contains_key(&dentry.ino)
             {
                 export.dirs.push_back(dentry.ino);
             }

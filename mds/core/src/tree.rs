@@ -1,6 +1,7 @@
 //! Where this subtree ends and others go on (R15, R16).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pando_proto::{Errno, Ino, SubtreeId};
 use smallvec::SmallVec;
@@ -19,15 +20,22 @@ pub struct Tree {
     pub subtree: SubtreeId,
     /// The subtree that has the name of this one's root, and the directory it is in; `None` for the root subtree.
     pub parent: Option<(SubtreeId, Ino)>,
-    /// Roots of all other subtrees.
-    pub roots: BTreeMap<Ino, SubtreeId>,
-    /// What subtrees that are no more were merged into (perhaps another such one).
-    pub merged: BTreeMap<SubtreeId, SubtreeId>,
+    /// What is the same from wherever it is seen.
+    pub forest: Arc<Forest>,
     /// Subtrees whose roots have their names here, with the directories these are in.
     pub children: Vec<(SubtreeId, Ino)>,
 }
 
-impl Tree {
+/// All subtrees; those of one rank share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forest {
+    /// Roots of all subtrees.
+    pub roots: BTreeMap<Ino, SubtreeId>,
+    /// What subtrees that are no more were merged into (perhaps another such one).
+    pub merged: BTreeMap<SubtreeId, SubtreeId>,
+}
+
+impl Forest {
     /// A subtree, or what it has become part of.
     fn successor(&self, mut subtree: SubtreeId) -> SubtreeId {
         // None is met twice.
@@ -52,13 +60,16 @@ impl Namespace {
 impl View<'_> {
     /// There is no other subtree.
     pub fn alone(&self) -> bool {
-        self.ns.tree.roots.is_empty()
+        self.ns.tree.forest.roots.len() < 2
     }
 
     /// The other subtree whose root this is.
     pub fn foreign_root(&self, ino: Ino) -> Option<SubtreeId> {
-        let roots = &self.ns.tree.roots;
-        if roots.is_empty() { None } else { roots.get(&ino).copied() }
+        if self.alone() {
+            return None;
+        }
+        let tree = &self.ns.tree;
+        tree.forest.roots.get(&ino).copied().filter(|subtree| *subtree != tree.subtree)
     }
 
     /// Notes that a target goes on elsewhere.
@@ -122,8 +133,8 @@ impl View<'_> {
     fn nobodys(&mut self, ino: Ino) -> Step<Option<SubtreeId>> {
         let held = self.ns.handles.is_open(ino) || self.ns.grace || self.ctx.awaited;
         if let Some(orphan) = self.try_inode(ino)? {
-            let reaper = self.ns.tree.successor(SubtreeId(orphan.orphan_of));
-            if reaper != self.ns.config.subtree && self.ns.tree.roots.values().any(|other| *other == reaper) {
+            let reaper = self.ns.tree.forest.successor(SubtreeId(orphan.orphan_of));
+            if reaper != self.ns.config.subtree && self.ns.tree.forest.roots.values().any(|other| *other == reaper) {
                 self.foreign.push(ino);
                 return Ok(Some(reaper));
             }

@@ -1,7 +1,9 @@
 //! Caches that were copied here, until the map says whose they are (R12).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::Namespace;
@@ -20,7 +22,36 @@ const DISCARD_STEPS: usize = 512;
 
 /// By subtree.
 #[derive(Default)]
-pub(crate) struct Imports(Mutex<BTreeMap<SubtreeId, Import>>);
+pub(crate) struct Imports {
+    copies: Mutex<BTreeMap<SubtreeId, Import>>,
+    /// Of all copies.
+    bytes: Arc<AtomicU64>,
+}
+
+/// The copies; counts their bytes when it is given back.
+struct Copies<'a> {
+    copies: MutexGuard<'a, BTreeMap<SubtreeId, Import>>,
+    bytes: &'a AtomicU64,
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        self.bytes.store(self.copies.values().map(Import::bytes).sum(), Ordering::Relaxed);
+    }
+}
+
+impl Deref for Copies<'_> {
+    type Target = BTreeMap<SubtreeId, Import>;
+    fn deref(&self) -> &Self::Target {
+        &self.copies
+    }
+}
+
+impl DerefMut for Copies<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.copies
+    }
+}
 
 struct Import {
     epoch: Epoch,
@@ -63,9 +94,15 @@ impl Imports {
         missed.iter().filter_map(|subtree| imports.remove(subtree)).for_each(discard);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SubtreeId, Import>> {
+    /// Bytes of all copies, to be counted where the rank's memory is (I8).
+    pub fn bytes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.bytes)
+    }
+
+    fn lock(&self) -> Copies<'_> {
         // What may panic under the lock is the cache itself, which is dropped then.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        Copies { copies, bytes: &self.bytes }
     }
 
     /// A frame has come. True if it was the last. The first of a copy is number 0; whatever came before is dropped
@@ -97,13 +134,12 @@ impl Imports {
             if imports.len() >= MAX_IMPORTS {
                 return Err(Error::new(Reason::Overloaded, "too many subtrees are on their way to this rank"));
             }
-            let taken: u64 = imports.values().map(Import::bytes).sum();
-            let room = (cache_bytes / IMPORT_SHARE).saturating_sub(taken).max(cache_bytes / IMPORT_SHARE / 16);
             let own = Ownership { subtree, epoch: Epoch(frame.epoch + 1), root: found.root };
-            let namespace = Namespace::new(subtree::config(own, map, room));
+            let namespace = Namespace::new(subtree::config(own, map, 0));
             let (epoch, move_id) = (Epoch(frame.epoch), frame.move_id);
             imports.insert(subtree, Import { epoch, move_id, next: 0, namespace, complete: false });
         }
+        let taken: u64 = imports.iter().filter(|(other, _)| **other != subtree).map(|(_, other)| other.bytes()).sum();
         let Some(import) = imports.get_mut(&subtree).filter(|import| import.is_followed_by(&frame)) else {
             let message = format!("frame {} of the copy of {subtree} does not follow", frame.number);
             if imports.get(&subtree).is_some_and(|import| !import.complete) {
@@ -111,6 +147,8 @@ impl Imports {
             }
             return Err(Error::new(Reason::StaleEpoch, message));
         };
+        // What has no room is left out, and fetched when it is asked for.
+        import.namespace.set_budget((cache_bytes / IMPORT_SHARE).saturating_sub(taken));
         import.namespace.import(frame.items)?;
         import.next += 1;
         import.complete = frame.last;

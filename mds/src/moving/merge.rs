@@ -39,7 +39,8 @@ impl Task {
         let parent =
             subtree.parent.ok_or_else(|| refused("the root subtree has no parent to merge into".to_owned()))?;
         if let Some((child, _)) = map.subtrees.iter().find(|(_, other)| other.parent == Some(self.own.subtree)) {
-            return Err(refused(format!("{} has subtrees below it ({child}): merge them first", self.own.subtree)));
+            let message = format!("{} has subtrees below it ({child}): merge them first", self.own.subtree);
+            return Err(Error::new(Reason::InUse, message));
         }
         let Some(upper) = self.common.shared.served(parent) else {
             let message = format!("the parent {parent} is not served by {}: move one of both", self.common.shared.rank);

@@ -87,11 +87,14 @@ pub(crate) async fn migrate(task: Task, wanted: Wanted) -> Outcome {
         Ok(took) => took.log(&task, wanted),
         Err(error) => {
             tracing::warn!(%subtree, to = %wanted.to, move_id = wanted.move_id, %error, "a move was given up");
-            task.committing.set(false);
+            // R12: what was proposed and refused has been cancelled already.
+            let cancelled = task.committing.replace(false);
             let _ = task.address.send(subtree::Export(ExportStep::Cancel, oneshot::channel().0)).await;
             let mons = Rc::clone(&task.common.parts.outside.mons);
-            // Refused only if it is over anyhow.
-            let _ = definite(|| mons.cancel_move(subtree, wanted.move_id)).await;
+            if !cancelled {
+                // Refused only if it is over anyhow.
+                let _ = definite(|| mons.cancel_move(subtree, wanted.move_id)).await;
+            }
         }
     }
     Outcome::default()

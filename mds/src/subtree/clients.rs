@@ -1,10 +1,10 @@
 //! Requests come in, sessions come and go (R9, R10, R19).
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
-use pando_mds_core::Tree;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Answer;
@@ -173,7 +173,7 @@ impl Subtree {
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }
-        self.job_bytes -= job.bytes;
+        self.job_is_over(job.bytes);
     }
 
     /// R16: an operation whose client came by a way that has changed since is not run. Asked after dedup: what was
@@ -278,18 +278,17 @@ impl Subtree {
 
     /// Tells the namespace where it ends.
     pub(super) fn learn_map(&mut self) {
-        let own = self.own.subtree;
-        let others = self.map.subtrees.iter().filter(|(id, _)| **id != own);
-        let parent = self.map.subtrees.get(&own).and_then(|subtree| subtree.parent.zip(subtree.parent_dir));
-        let merges = self.map.lineage.iter().filter(|lineage| lineage.merged);
-        let children = others.clone().filter(|(_, other)| other.parent == Some(own));
-        self.namespace.set_tree(Tree {
-            subtree: own,
-            parent,
-            children: children.filter_map(|(id, child)| Some((*id, child.parent_dir?))).collect(),
-            roots: others.map(|(id, other)| (other.root, *id)).collect(),
-            merged: merges.map(|lineage| (lineage.child, lineage.parent)).collect(),
-        });
+        let shape = self.trees.of(&self.map);
+        self.namespace.set_tree(shape.seen_from(self.own.subtree, &self.map));
+        self.shape = Some(shape);
+    }
+
+    /// The same, if that has changed.
+    fn learn_shape(&mut self) {
+        let shape = self.trees.of(&self.map);
+        if !self.shape.as_ref().is_some_and(|known| Rc::ptr_eq(known, &shape)) {
+            self.learn_map();
+        }
     }
 
     /// R13: a newer map than the one that the actor was handed may have given the subtree away.
@@ -304,9 +303,7 @@ impl Subtree {
             return;
         }
         let before = std::mem::replace(&mut self.map, map);
-        if !same_tree(&before, &self.map) {
-            self.learn_map();
-        }
+        self.learn_shape();
         self.note_unfinished();
         let name = |map: &ClusterMap| map.subtrees.get(&self.own.subtree).map(|own| (own.parent_dir, own.name.clone()));
         if name(&before) != name(&self.map) {
@@ -330,14 +327,6 @@ impl Subtree {
             self.registered(client);
         }
     }
-}
-
-/// Whether the subtrees lie to each other as before.
-fn same_tree(one: &ClusterMap, other: &ClusterMap) -> bool {
-    one.subtrees.len() == other.subtrees.len()
-        && one.subtrees.iter().zip(&other.subtrees).all(|((one_id, one), (other_id, other))| {
-            (one_id, one.root, one.parent, one.parent_dir) == (other_id, other.root, other.parent, other.parent_dir)
-        })
 }
 
 /// Where the second target of an operation begins.

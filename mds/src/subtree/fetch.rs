@@ -60,8 +60,8 @@ impl Subtree {
     /// Parks a job until its records are here.
     pub(super) fn fetch(&mut self, mut job: Job, fetches: SmallVec<[Fetch; 2]>) {
         let pinned = self.namespace.usage().pinned_bytes;
-        let crowded =
-            self.fetching.parked.len() >= MAX_PARKED || (job.rounds == 1 && pinned > self.memory.budget() / 2);
+        let crowded = self.fetching.parked.len() >= MAX_PARKED
+            || (job.rounds == 1 && self.memory.is_pinned(self.own.subtree, pinned));
         if crowded && !job.is_due() {
             return self.fail(job, overloaded("too many operations wait for records"));
         }

@@ -215,7 +215,7 @@ impl Subtree {
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }
-        self.job_bytes -= job.bytes;
+        self.job_is_over(job.bytes);
         if let To::Finder(reply) = job.to {
             let _ = reply.send(found);
         }

@@ -84,7 +84,7 @@ impl Subtree {
 
     fn prepare(&mut self, job: Job, result: OperationResult, reads: Reads, remember: Option<Remember>) -> Reply {
         let Job { to, client, request, tracked, bytes, .. } = job;
-        self.job_bytes -= bytes;
+        self.job_is_over(bytes);
         let remember = remember.map(|remember| (remember.result, remember.reference));
         let bytes = result.encoded_len();
         Reply { to, client, request, result, reads, remember, after_purge: None, tracked, changes: false, bytes }
@@ -217,7 +217,9 @@ impl Subtree {
         for reply in held.purges.into_values().flatten() {
             self.refuse(reply.to, reply.client, reply.request, again.clone());
         }
-        for job in self.take_all_jobs() {
+        let jobs = self.take_all_jobs();
+        debug_assert_eq!(self.jobs, jobs.len(), "each operation is counted until it has its outcome");
+        for job in jobs {
             self.refuse(job.to, job.client, job.request, again.clone());
         }
     }

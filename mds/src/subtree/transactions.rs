@@ -227,7 +227,7 @@ impl Subtree {
 
     /// It has happened, or not.
     pub(super) fn concluded(&mut self, job: Job, id: TransactionId, done: Done) {
-        self.job_bytes -= job.bytes;
+        self.job_is_over(job.bytes);
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
         }

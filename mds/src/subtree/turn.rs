@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
+use crate::memory::Kind;
 use crate::session::awaited;
 use crate::subtree::Ended;
 use crate::takeover::{Opened, Ownership};
@@ -29,16 +30,8 @@ const LOOK: usize = 8;
 const EVICTION_STEPS: usize = 64;
 /// Slices of eviction in a row that may free nothing.
 const MAX_IN_VAIN: u32 = 16;
-/// Operations that wait for their turn. Windows of sessions keep it far below; unary calls meet it.
-const MAX_RUNNABLE: usize = 16 * 1024;
-/// Bytes of changes that are not in the pool yet; more operations are refused until some are (I8).
-const MAX_PENDING_BYTES: usize = 32 << 20;
-/// Bytes of replies that are held or about to leave; operations are refused until some have left (I8).
-const MAX_REPLY_BYTES: usize = 16 << 20;
 /// A turn ends when its replies have so many bytes.
 const MAX_TURN_BYTES: usize = 2 << 20;
-/// Bytes of data that waiting operations may carry.
-const MAX_JOB_BYTES: usize = 16 << 20;
 /// Rounds of fetching that an operation may need before it is given up.
 const MAX_ROUNDS: u32 = 20_000;
 /// Between two looks at where the operations are.
@@ -60,12 +53,14 @@ impl Subtree {
             maps,
             incarnation,
             memory,
+            trees,
             gauge,
             warm,
             control,
             numbers,
         } = parts;
         let config = config(own, &map, memory.budget());
+        let share = memory.share();
         let namespace = match warm {
             Some(mut warm) => {
                 warm.set_budget(config.budget_bytes);
@@ -86,6 +81,8 @@ impl Subtree {
             maps,
             incarnation,
             memory,
+            trees,
+            shape: None,
             gauge,
             heat_told: Duration::ZERO,
             awaited_told: None,
@@ -105,7 +102,9 @@ impl Subtree {
             events: Default::default(),
             runnable: Default::default(),
             next_job: 1,
+            jobs: 0,
             job_bytes: 0,
+            share,
             now: 0,
             commits_due: false,
             commits_in_flight: 0,
@@ -215,7 +214,13 @@ impl Subtree {
         self.send_replies();
         while self.tasks.try_join_next().is_some() {}
         self.look_if_drained();
+        self.tell_share();
         self.evict()
+    }
+
+    /// What it holds for others to see (I8).
+    fn tell_share(&mut self) {
+        self.share.tell([self.jobs, self.job_bytes, self.pipeline.pending_bytes(), self.reply_bytes()]);
     }
 
     /// A slice of eviction (R27); true if another is worth it at once. When all that is left is pinned it is
@@ -274,6 +279,7 @@ impl Subtree {
             Work::Operation(operation) => data_bytes(operation),
             _ => 0,
         };
+        self.jobs += 1;
         self.job_bytes += bytes;
         let seen = self.map.epoch;
         Job {
@@ -293,9 +299,15 @@ impl Subtree {
         }
     }
 
+    /// A job that carried so many bytes has its outcome.
+    pub(super) fn job_is_over(&mut self, bytes: usize) {
+        self.jobs -= 1;
+        self.job_bytes -= bytes;
+    }
+
     /// Queues a job, or answers that there are too many.
     pub(super) fn enqueue(&mut self, job: Job) {
-        if self.runnable.len() >= MAX_RUNNABLE || self.job_bytes > MAX_JOB_BYTES {
+        if !self.share.has_room(Kind::Jobs, self.jobs) || !self.share.has_room(Kind::JobBytes, self.job_bytes) {
             return self.fail(job, overloaded("too many operations wait for their turn"));
         }
         self.runnable.push_back(job);
@@ -310,10 +322,11 @@ impl Subtree {
                 if matches!(operation.op, Some(Op::Statfs(_))) && !self.space_is_fresh() {
                     return self.statfs(job);
                 }
-                if job.to.is_congested() || self.reply_bytes() > MAX_REPLY_BYTES {
+                if job.to.is_congested() || !self.share.has_room(Kind::ReplyBytes, self.reply_bytes()) {
                     return self.fail(job, overloaded("too many replies wait to be sent"));
                 }
-                if self.pipeline.pending_bytes() > MAX_PENDING_BYTES && !is_read(operation) {
+                let pending = self.pipeline.pending_bytes();
+                if !is_read(operation) && !self.share.has_room(Kind::PendingBytes, pending) {
                     return self.fail(job, overloaded("too many changes wait to be durable"));
                 }
                 self.namespace.apply(operation, &context)

@@ -52,6 +52,26 @@ fn no_reply_leaves_before_what_it_reveals_is_durable() {
     });
 }
 
+/// What the actor had in flight, and which numbers it used, nobody knows any more: another incarnation goes on.
+#[test]
+fn i4_a_rank_whose_actor_panicked_opens_the_subtree_no_more() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(mkdir("before")).await.unwrap();
+        world.records.break_next();
+        client.send(vec![mkdir("lost")]).await;
+        let error = rank.handle.outcome().await.unwrap_err();
+        assert_eq!(error.reason, Reason::Internal);
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let mut client = rank.connect(2).await;
+        client.call(stat("before")).await.unwrap();
+        client.call(mkdir("lost")).await.unwrap();
+        rank.stop().await;
+    });
+}
+
 #[test]
 fn absence_waits_for_the_unlink_that_made_it() {
     run(async {

@@ -43,6 +43,8 @@ struct Store {
     /// (fence, applied epoch, applied batch)
     fences: BTreeMap<(ShardId, u64), (u64, u64, u64)>,
     refuse: Option<Error>,
+    /// Whoever sends the next commit panics.
+    broken: bool,
     /// Refuses what only puts, as an OSD that is full.
     full: bool,
     /// (epoch, batch) of what was refused.
@@ -87,6 +89,11 @@ impl FakeRecords {
     /// Refuses the next commit with this error.
     pub fn refuse_next(&self, error: Error) {
         self.store.borrow_mut().refuse = Some(error);
+    }
+
+    /// Whoever sends the next commit panics.
+    pub fn break_next(&self) {
+        self.store.borrow_mut().broken = true;
     }
 
     pub fn set_full(&self, full: bool) {
@@ -180,6 +187,7 @@ impl FakeRecords {
 impl Records for FakeRecords {
     fn commit(&self, request: CommitRequest) -> Io<CommitResponse> {
         let this = self.clone();
+        assert!(!std::mem::take(&mut this.store.borrow_mut().broken), "meant to be");
         Box::pin(async move {
             let shard = ShardId(request.shard as u16);
             let mut gate = this.gate.subscribe();

@@ -206,14 +206,15 @@ fn hints_go_to_the_owner_once() {
 fn equal_decisions_are_counted_and_old_ones_forgotten() {
     let (mut map, mut balancer, mut now) = (map(0), Balancer::default(), SECOND);
     set(&mut map, settings::BALANCER_INTERVAL_MILLIS, 100);
-    for _ in 0..50 {
+    for round in 0..50 {
         now += SECOND / 10;
-        report_all(&mut balancer, &map, [10, 20, 30], now);
-        balancer.due(now, 77, &map);
+        report_all(&mut balancer, &map, [10, 20, 30 + round], now);
+        balancer.due(now, 77 + i64::from(round), &map);
     }
     let known = balancer.decisions(0);
     assert_eq!(known.len(), 1, "{known:?}");
-    assert_eq!((known[0].times, known[0].at, known[0].map_epoch), (49, 77, map.epoch.0));
+    assert_eq!((known[0].times, known[0].at, known[0].map_epoch), (49, 78, map.epoch.0));
+    assert_eq!((known[0].last_at, known[0].ranks[2].busy_permille), (77 + 49, 79), "with the figures of the last time");
     assert_eq!(known[0].reason, "no rank is near saturation");
     // Alternating ones are each kept, up to a limit.
     for round in 0..700u32 {

@@ -98,9 +98,7 @@ fn peers(flags: &[String], file: BTreeMap<String, String>) -> anyhow::Result<BTr
 }
 
 fn parse_cluster_id(text: &str) -> anyhow::Result<[u8; 16]> {
-    let digits = text.replace('-', "");
-    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
-    Ok(number.context("a cluster id has 32 hexadecimal digits")?.to_be_bytes())
+    pando_proto::ids::parse_cluster_id(text).context("a cluster id has 32 hexadecimal digits")
 }
 
 fn config(flags: Flags) -> anyhow::Result<Config> {

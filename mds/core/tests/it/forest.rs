@@ -7,6 +7,7 @@ mod random;
 mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use pando_mds_core::api::{BatchId, Change, Context, Done, Fetch, Located, Outcome, Write};
 use pando_mds_core::records::Key;
@@ -245,8 +246,9 @@ impl Forest {
 
     /// Everyone sees the map.
     fn map_changed(&mut self) {
+        let roots = self.map.iter().map(|(id, entry)| (entry.root, *id)).collect();
+        let forest = Arc::new(pando_mds_core::Forest { roots, merged: self.merged.clone() });
         for (subtree, served) in &mut self.served {
-            let others = self.map.iter().filter(|(id, _)| *id != subtree);
             let children = self.map.iter().filter_map(|(id, entry)| {
                 let (parent, dir) = entry.parent?;
                 (parent == *subtree).then_some((*id, dir))
@@ -254,8 +256,7 @@ impl Forest {
             served.ns.set_tree(Tree {
                 subtree: *subtree,
                 parent: self.map[subtree].parent,
-                roots: others.map(|(id, entry)| (entry.root, *id)).collect(),
-                merged: self.merged.clone(),
+                forest: Arc::clone(&forest),
                 children: children.collect(),
             });
         }

@@ -1,5 +1,8 @@
 use pando_cluster_map::Subtree;
 use pando_proto::Ino;
+use pando_proto::mds::cache_item::Item;
+use pando_proto::mds::{BodyRecord, CacheItem, CachedRecord};
+use prost::Message as _;
 
 use super::*;
 
@@ -82,4 +85,40 @@ async fn r12_a_copy_of_another_move_or_without_its_end_is_not_used() {
     take(&imports, frame(7, 0, true)).unwrap();
     imports.forget_missed(&under_way(9), HERE);
     assert!(imports.take(CHILD, &arrived(7)).is_none(), "the move was given up");
+}
+
+/// A frame with the bodies of `count` files of 64 KiB.
+fn bodies(subtree: SubtreeId, number: u64, count: u64) -> ImportFrame {
+    let body = |at: u64| {
+        let record = BodyRecord { inline_version: 1, data: vec![7; 64 << 10].into() };
+        let record = [&[1], &record.encode_to_vec()[..]].concat().into();
+        let ino = Ino((subtree.0 << 40) + number * 1000 + at + 1).0;
+        CacheItem { item: Some(Item::Body(CachedRecord { ino, record: Some(record) })) }
+    };
+    ImportFrame { subtree: subtree.0, epoch: 3, move_id: 7, items: (0..count).map(body).collect(), last: false, number }
+}
+
+#[tokio::test]
+async fn i8_all_copies_together_take_their_share_of_the_memory_and_no_more() {
+    let imports = Imports::default();
+    let mut map = ClusterMap::default();
+    for id in 2..20 {
+        let subtree =
+            Subtree { root: Ino(id << 40), epoch: Epoch(3), move_id: 7, moving_to: HERE, ..Subtree::default() };
+        map.subtrees.insert(SubtreeId(id), subtree);
+    }
+    // All of them begin at once, so none knows at first what the others will bring.
+    for number in 0..3 {
+        for id in 2..18 {
+            imports.take_frame(bodies(SubtreeId(id), number, 4), &map, HERE, CACHE).unwrap();
+        }
+    }
+    let taken = imports.bytes().load(Ordering::Relaxed);
+    let (least, most) = (CACHE / IMPORT_SHARE / 2, CACHE / IMPORT_SHARE + (80 << 10) * 16);
+    assert!((least..=most).contains(&taken), "{taken}");
+    let error = imports.take_frame(bodies(SubtreeId(18), 0, 1), &map, HERE, CACHE).unwrap_err();
+    assert_eq!(error.reason, Reason::Overloaded);
+    map.subtrees.clear();
+    imports.forget_missed(&map, HERE);
+    assert_eq!(imports.bytes().load(Ordering::Relaxed), 0);
 }

@@ -245,11 +245,11 @@ impl Subtree {
     /// What goes in exchange has to be a subtree. The coordinator asks again when it is.
     fn part_for_asker(&mut self, job: Job, ino: Ino) {
         self.over(&job);
-        self.job_bytes -= job.bytes;
+        self.job_is_over(job.bytes);
         let To::Preparer(reply) = job.to else { return };
-        let control = self.control.clone();
+        let (control, maps) = (self.control.clone(), self.maps.clone());
         self.tasks.spawn_local(async move {
-            if let Err(error) = part(control, ino).await {
+            if let Err(error) = part(control, &maps, ino).await {
                 let _ = reply.send(Err(error));
             }
         });
@@ -257,7 +257,7 @@ impl Subtree {
 
     fn tell_asker(&mut self, job: Job, response: PrepareResponse) {
         self.over(&job);
-        self.job_bytes -= job.bytes;
+        self.job_is_over(job.bytes);
         if let To::Preparer(reply) = job.to {
             let _ = reply.send(Ok(response));
         }
@@ -280,7 +280,7 @@ impl Subtree {
     /// Locked from now on, until the map has decided.
     fn prepare_to_come(&mut self, job: Job, ready: Ready) {
         self.over(&job);
-        self.job_bytes -= job.bytes;
+        self.job_is_over(job.bytes);
         let (Work::Welcome(asked), To::Preparer(reply)) = (job.work, job.to) else { return };
         let Asked { record, holders, .. } = *asked;
         let id = id_of(&record);

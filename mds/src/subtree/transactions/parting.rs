@@ -6,6 +6,7 @@ use std::time::Duration;
 use pando_cluster_map::TransactionId;
 use pando_mds_core::api::{self, BatchId, Fetch, Reads};
 use pando_mds_core::transaction::{Across, Checked, Directory, Holders, How, Refusal};
+use pando_mon_client::MapWatch;
 use pando_proto::mds::{
     Coming, Crossing, FileKind, Gift, HandOver, NameComes, OperationResult, PrepareRequest, Reparenting, Target,
     TransactionRecord, TransactionState,
@@ -89,7 +90,8 @@ impl Subtree {
         if let Some(request) = &mut asking.request {
             request.probe = true;
         }
-        let (refusal, directory, control) = (across.refusal, across.directory, self.control.clone());
+        let (refusal, directory) = (across.refusal, across.directory);
+        let (control, maps) = (self.control.clone(), self.maps.clone());
         let id = job.id;
         self.transactions.waiting.insert(id, job);
         self.spawn(async move {
@@ -100,7 +102,7 @@ impl Subtree {
                 (Answer::Busy(_) | Answer::Unchanged, _) => Ok(()),
                 (Answer::Prepared(_), Some(refusal)) => Err(Unparted::Refused(Error::posix(refusal.errno))),
                 (Answer::Prepared(_), None) => match directory {
-                    Directory::Plain(ino) => part(control, ino).await.map_err(Unparted::Refused),
+                    Directory::Plain(ino) => part(control, &maps, ino).await.map_err(Unparted::Refused),
                     Directory::None | Directory::Root(_) => Ok(()),
                 },
             };
@@ -387,7 +389,12 @@ fn accept(record: &mut TransactionRecord, from: SubtreeId, gift: Gift) -> Result
 }
 
 /// A directory becomes a subtree. When that is done, this actor is no more.
-pub(super) async fn part(control: mpsc::Sender<Control>, ino: Ino) -> Result<(), Error> {
+pub(super) async fn part(control: mpsc::Sender<Control>, maps: &MapWatch, ino: Ino) -> Result<(), Error> {
+    // Asked first: a split that the map refuses has frozen the subtree for nothing, and would do so again and again.
+    if maps.current().is_full() {
+        let message = "the directory cannot move to another subtree: it would have to become one, and the cluster has as many as it may; merge some (pando subtree merge)";
+        return Err(Error { message: message.to_owned(), ..Error::posix(Errno::EXDEV) });
+    }
     let (reply, split) = oneshot::channel();
     let target = Target { base: ino.0, ..Target::default() };
     match control.send(Control::Split { target, automatic: true, reply }).await {
@@ -400,13 +407,7 @@ fn gone() -> Error {
     Error::new(Reason::Unavailable, "the subtree was given up meanwhile").retry_after(SPLIT_PAUSE)
 }
 
-/// Why the directory did not become a subtree.
+/// The directory did not become a subtree this time. What may be in the way has gone, or is met, next time.
 fn split_refused(error: Error) -> Error {
-    match error.reason {
-        Reason::Overloaded | Reason::TooLarge => Error {
-            message: format!("the directory cannot become a subtree, and so cannot move to another: {error}"),
-            ..Error::posix(Errno::EXDEV)
-        },
-        _ => Error::new(Reason::Unavailable, error.message).retry_after(SPLIT_PAUSE),
-    }
+    Error::new(Reason::Unavailable, error.message).retry_after(SPLIT_PAUSE)
 }
