@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use pando_proto::mon::admin_service_client::AdminServiceClient;
 use pando_proto::{ClientId, Epoch, Error, MAX_MESSAGE_BYTES, OsdId, PgId, PoolId, Rank, SubtreeId, mon};
-use tonic::transport::Channel;
 
 use crate::MonClient;
+use crate::targets::MonChannel;
 
 /// How long a caller waits for the end of a move.
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ pub struct AdminClient {
     client: MonClient,
 }
 
-fn service(channel: Channel) -> AdminServiceClient<Channel> {
+fn service(channel: MonChannel) -> AdminServiceClient<MonChannel> {
     AdminServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
@@ -171,6 +171,13 @@ impl AdminClient {
         let request = mon::ListDecisionsRequest { limit };
         let call = |channel| async move { service(channel).list_decisions(request).await };
         self.client.targets().call(self.client.limit(), call).await.map(|response| response.decisions)
+    }
+
+    /// Why a subtree is where it is.
+    pub async fn explain_subtree(&self, subtree: SubtreeId) -> Result<mon::ExplainSubtreeResponse, Error> {
+        let request = mon::ExplainSubtreeRequest { subtree: subtree.0 };
+        let call = |channel| async move { service(channel).explain_subtree(request).await };
+        self.client.targets().call(self.client.limit(), call).await
     }
 
     /// The sessions of clients and ranks.

@@ -11,10 +11,9 @@ use pando_proto::mon::{self, RegisterOsdRequest, RegisterOsdResponse, RegisterRa
 use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, OsdId, PgId, Rank, Reason, ShardId, SubtreeId};
 use pando_rpc::{Env, Lease, Net, Shutdown};
 use tokio::time::Instant;
-use tonic::transport::Channel;
 
 use crate::heartbeat::Report;
-use crate::targets::Targets;
+use crate::targets::{MonChannel, Targets};
 use crate::{AdminClient, Daemon, MapWatch, heartbeat, watch};
 
 /// How long a call is repeated, unless it waits for something longer by its nature.
@@ -46,7 +45,7 @@ struct Inner {
     seen_epoch: AtomicU64,
 }
 
-pub(crate) fn service(channel: Channel) -> ClusterServiceClient<Channel> {
+pub(crate) fn service(channel: MonChannel) -> ClusterServiceClient<MonChannel> {
     ClusterServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 

@@ -65,6 +65,12 @@ impl Heart {
                     self.env.shutdown.stop();
                     return;
                 }
+                // Its mons are gone for good: what it says to others of their cluster could only do harm.
+                Err(error) if error.reason == Reason::WrongCluster => {
+                    tracing::error!(daemon = %self.daemon, %error, "stopping");
+                    self.env.shutdown.stop();
+                    return;
+                }
                 Err(error) if error.reason == Reason::UnknownId => {
                     tracing::error!(daemon = %self.daemon, %error, "no lease");
                     tokio::time::sleep(UNKNOWN_RETRY).await;

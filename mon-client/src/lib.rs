@@ -36,3 +36,6 @@ impl std::fmt::Display for Daemon {
 
 /// gRPC metadata in which a follower names the leader's address.
 pub const LEADER_HINT: &str = "pando-leader";
+
+/// gRPC metadata in which a caller names its cluster, once it knows it. A mon of another cluster refuses the call.
+pub const CLUSTER_HEADER: &str = "pando-cluster-bin";

@@ -1,15 +1,18 @@
 //! Which mon to ask, and how often: one retry loop for every call.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use pando_proto::{Error, Reason};
 use pando_rpc::Net;
 use tokio::time::Instant;
+use tonic::metadata::{Binary, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 
-use crate::LEADER_HINT;
+use crate::{CLUSTER_HEADER, LEADER_HINT};
 
 /// A mon that does not answer within this is left for the next one.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -18,9 +21,26 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// Addresses kept, those learnt from hints included.
 const MAX_TARGETS: usize = 16;
 
+/// To a mon; each call says which cluster is meant, once that is known.
+pub(crate) type MonChannel = InterceptedService<Channel, Stamp>;
+
+/// The id of the cluster that this process belongs to. Whoever answers at the address of a mon may be one of another.
+#[derive(Clone, Default)]
+pub(crate) struct Stamp(Arc<OnceLock<MetadataValue<Binary>>>);
+
+impl Interceptor for Stamp {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(cluster) = self.0.get() {
+            request.metadata_mut().insert_bin(CLUSTER_HEADER, cluster.clone());
+        }
+        Ok(request)
+    }
+}
+
 /// The mons that are known.
 pub(crate) struct Targets {
     net: Arc<dyn Net>,
+    stamp: Stamp,
     state: Mutex<State>,
 }
 
@@ -36,7 +56,14 @@ impl Targets {
         }
         let connect = |address: String| pando_rpc::channel(&net, &address).map(|channel| (address, channel));
         let known = mons.into_iter().take(MAX_TARGETS).map(connect).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { net, state: Mutex::new(State { known, current: 0 }) })
+        Ok(Self { net, stamp: Stamp::default(), state: Mutex::new(State { known, current: 0 }) })
+    }
+
+    /// From now on mons of other clusters refuse what this process asks.
+    pub(crate) fn bind(&self, cluster: &[u8; 16]) {
+        if *cluster != [0; 16] {
+            self.stamp.0.get_or_init(|| MetadataValue::from_bytes(cluster));
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -45,9 +72,12 @@ impl Targets {
     }
 
     /// The mon to ask now.
-    pub(crate) fn current(&self) -> (String, Channel) {
-        let state = self.state();
-        state.known[state.current].clone()
+    pub(crate) fn current(&self) -> (String, MonChannel) {
+        let (address, channel) = {
+            let state = self.state();
+            state.known[state.current].clone()
+        };
+        (address, InterceptedService::new(channel, self.stamp.clone()))
     }
 
     /// Leaves the mon at `address` for the next, unless another call did that already.
@@ -91,7 +121,7 @@ impl Targets {
     ///
     /// Errors: `OVERLOADED` and `NOT_OWNER` say that nothing has happened, and that nothing is under way; that of the
     /// last try is told only if it holds for all of them. Else the outcome is open: `TIMEOUT`, `UNAVAILABLE`.
-    pub(crate) async fn call<T, F>(&self, limit: Duration, call: impl FnMut(Channel) -> F) -> Result<T, Error>
+    pub(crate) async fn call<T, F>(&self, limit: Duration, call: impl FnMut(MonChannel) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -103,7 +133,7 @@ impl Targets {
         &self,
         limit: Duration,
         patience: Duration,
-        mut call: impl FnMut(Channel) -> F,
+        mut call: impl FnMut(MonChannel) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,

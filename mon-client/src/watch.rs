@@ -11,6 +11,7 @@ use tokio_stream::StreamExt as _;
 
 use crate::MonClient;
 use crate::client::service;
+use crate::targets::MonChannel;
 
 /// Opening the stream takes no longer than this, or the next mon is tried.
 const OPEN: Duration = Duration::from_secs(3);
@@ -63,6 +64,7 @@ impl MapWatch {
 
 pub(crate) fn spawn(client: MonClient, initial: Arc<ClusterMap>, shutdown: Shutdown) -> MapWatch {
     client.saw(initial.epoch);
+    client.targets().bind(&initial.cluster_id);
     let (sender, receiver) = watch::channel(initial);
     tokio::spawn(async move {
         tokio::select! {
@@ -87,7 +89,10 @@ async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) {
             backoff = BACKOFF_MIN;
         }
         if let Err(status) = ended {
-            tracing::debug!(mon = address, %status, "the map watch broke");
+            match Error::from_tonic(&status).reason {
+                Reason::WrongCluster => tracing::error!(mon = address, %status, "the map cannot be followed"),
+                _ => tracing::debug!(mon = address, %status, "the map watch broke"),
+            }
             client.targets().leave(&address);
         }
         tokio::time::sleep(backoff).await;
@@ -97,7 +102,7 @@ async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) {
 
 async fn one_stream(
     client: &MonClient,
-    channel: tonic::transport::Channel,
+    channel: MonChannel,
     sender: &watch::Sender<Arc<ClusterMap>>,
 ) -> Result<(), tonic::Status> {
     let request = mon::WatchMapRequest { have_epoch: sender.borrow().epoch.0 };

@@ -1,4 +1,5 @@
-//! `pando balancer log`. JSON: `at_ns`, `map_epoch`, `reason`, `times` (how often in a row), `moves` (of `subtree`,
+//! `pando balancer log`. JSON: `at_ns`, `map_epoch`, `reason`, `times` (how often in a row), `last_at_ns` (of the last
+//! time; `ranks` are the figures of then), `moves` (of `subtree`,
 //! `from`, `to`, `reason`, `move_id`: 0 if none has begun), `splits` (of `subtree`, `dir`: an ino), `merges` (subtrees), `ranks` (of `rank`,
 //! `busy_permille`, `ops_per_s`, `subtrees`).
 //! `pando balancer off|manual|auto`. JSON: `mode`, `map_epoch`.
@@ -66,6 +67,7 @@ fn fields(decision: &mon::Decision) -> Value {
         "map_epoch": decision.map_epoch,
         "reason": decision.reason,
         "times": decision.times,
+        "last_at_ns": decision.last_at,
         "moves": moves,
         "splits": splits,
         "merges": decision.merges,
@@ -74,7 +76,10 @@ fn fields(decision: &mon::Decision) -> Value {
 }
 
 fn lines(decision: &mon::Decision) -> Vec<String> {
-    let times = if decision.times > 1 { format!(" ({} times in a row)", decision.times) } else { String::new() };
+    let times = match decision.times {
+        0 | 1 => String::new(),
+        times => format!(" ({times} times in a row, until {})", output::time_text(decision.last_at)),
+    };
     let (at, epoch) = (output::time_text(decision.at), decision.map_epoch);
     let mut lines = vec![format!("{at}  map {epoch}  {}{times}", decision.reason)];
     for figure in &decision.ranks {
@@ -107,10 +112,11 @@ mod tests {
             merges: vec![4],
             ranks: vec![mon::RankFigure { rank: 0, busy_permille: 955, ops_per_s: 1234.4, subtrees: 2 }],
             times: 3,
+            last_at: 60_000_000_000,
             ..mon::Decision::default()
         };
         let lines = lines(&decision);
-        assert_eq!(lines[0], "1970-01-01 00:00:00  map 12  mds.0 is saturated (3 times in a row)");
+        assert_eq!(lines[0], "1970-01-01 00:00:00  map 12  mds.0 is saturated (3 times in a row, until 1970-01-01 00:01:00)");
         assert_eq!(lines[1], "    mds.0: 96 % busy, 1234 operations/s, 2 subtrees");
         assert_eq!(lines[2], "    move subtree.7 from mds.0 to mds.1: halves it");
         assert_eq!(lines[3..], ["    split directory 99 off subtree.1", "    merge subtree.4 into its parent"]);

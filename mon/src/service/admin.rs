@@ -1,5 +1,6 @@
 //! For people and tools.
 
+mod explain;
 mod pg;
 mod session;
 mod status;
@@ -52,6 +53,11 @@ fn setting(map: &ClusterMap, definition: &settings::Definition) -> mon::Setting 
     mon::Setting { name: definition.name.to_owned(), value: map.setting_u64(definition.name).to_string() }
 }
 
+/// With the path as it is now.
+fn shown(map: &ClusterMap, id: SubtreeId, subtree: &Subtree) -> mon::Subtree {
+    mon::Subtree { path_hint: map.path_of(id).into(), ..subtree.to_proto(id) }
+}
+
 #[tonic::async_trait]
 impl AdminService for Admin {
     async fn get_status(&self, request: Request<mon::GetStatusRequest>) -> Answer<mon::GetStatusResponse> {
@@ -95,11 +101,7 @@ impl AdminService for Admin {
 
     async fn list_subtrees(&self, _: Request<mon::ListSubtreesRequest>) -> Answer<mon::ListSubtreesResponse> {
         let map = self.read().await?;
-        let shown = |id: SubtreeId, subtree: &Subtree| mon::Subtree {
-            path_hint: map.path_of(id).into(),
-            ..subtree.to_proto(id)
-        };
-        let subtrees = map.subtrees.iter().map(|(id, subtree)| shown(*id, subtree)).collect();
+        let subtrees = map.subtrees.iter().map(|(id, subtree)| shown(&map, *id, subtree)).collect();
         Ok(Response::new(mon::ListSubtreesResponse { subtrees }))
     }
 
@@ -188,6 +190,20 @@ impl AdminService for Admin {
         let limit = message.limit;
         let decisions = self.0.ask(|reply| Input::Decisions { limit, reply }).await?;
         Ok(Response::new(mon::ListDecisionsResponse { decisions }))
+    }
+
+    async fn explain_subtree(
+        &self,
+        request: Request<mon::ExplainSubtreeRequest>,
+    ) -> Answer<mon::ExplainSubtreeResponse> {
+        let message = *request.get_ref();
+        if let Some((mut client, request)) = self.forward(&request, message) {
+            return client.explain_subtree(request).await;
+        }
+        let map = self.read().await?;
+        let decisions = self.0.ask(|reply| Input::Decisions { limit: 0, reply }).await?;
+        let loads = self.0.ask(|reply| Input::Loads { reply }).await?;
+        Ok(Response::new(explain::explain(&map, SubtreeId(message.subtree), &decisions, loads)?))
     }
 
     async fn list_loads(&self, request: Request<mon::ListLoadsRequest>) -> Answer<mon::ListLoadsResponse> {

@@ -1,11 +1,14 @@
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use pando_mon::{Error, Storage};
 use pando_mon_client::Daemon;
 use pando_proto::mon::cluster_service_client::ClusterServiceClient;
 use pando_proto::mon::raft_service_client::RaftServiceClient;
-use pando_proto::mon::{DeliverRequest, HeartbeatRequest, ProposeRequest};
+use pando_proto::mon::{self, DeliverRequest, HeartbeatRequest, ProposeRequest, RegisterRankRequest};
 use pando_proto::{Epoch, OsdId, Rank, Reason};
-use pando_rpc::Env;
+use pando_rpc::{Env, Lease};
 
 use crate::support::*;
 
@@ -31,6 +34,58 @@ async fn directories_of_others_are_refused() {
     let mut other_group = single(dir.path());
     other_group.peers = (1..=3).map(|id| (id, format!("127.0.0.1:{}", 9200 + id))).collect();
     assert!(matches!(start(other_group).await, Err(Error::OtherMembers { .. })));
+}
+
+/// The mons of a cluster have gone, and another cluster has been made at their address: its rank 0 is not the rank 0
+/// that ran before, although their numbers are equal, and its clients are others.
+#[tokio::test]
+async fn daemons_of_a_cluster_that_is_gone_are_refused_and_stop() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mon = TestMon::start(single(first.path())).await;
+    let address = mon.address();
+    let client = mon.client();
+    let old = client.register_rank(rank(1)).await.unwrap();
+    let (session, _) = client.register_client("a client").await.unwrap();
+    let (_watch, _stop) = watch(&client).await;
+    let env = Env::system();
+    let lease = Arc::new(Lease::new(Arc::clone(&env.clock)));
+    let (load, hints) = (Arc::new(mon::RankLoad::default), Arc::new(|_: Vec<mon::SplitRequest>, _: Vec<u64>| {}));
+    client.heartbeat_rank(Rank(0), old.incarnation, Arc::clone(&lease), &env, load, hints);
+    within(async {
+        while !lease.is_valid() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    mon.stop().await;
+
+    let mut other = single(second.path());
+    other.listen = address.parse().unwrap();
+    let mon = TestMon::start(other).await;
+    let theirs = mon.client();
+    let new = theirs.register_rank(rank(2)).await.unwrap();
+    let (their_session, _) = theirs.register_client("another client").await.unwrap();
+    assert_eq!((new.incarnation, their_session), (old.incarnation, session), "they can be told apart by nothing else");
+    within(env.shutdown.stopped()).await;
+    assert_eq!(client.end_session(session, true).await.unwrap_err().reason, Reason::WrongCluster);
+    let error = client.admin().set_setting("inline_limit", "0").await.unwrap_err();
+    assert!(error.reason == Reason::WrongCluster && error.message.contains("check the mon addresses"), "{error}");
+    let map = theirs.get_map(Epoch(0)).await.unwrap();
+    assert!(map.session_is_live(their_session));
+    mon.stop().await;
+}
+
+/// A rank that is told to which cluster it belongs.
+#[tokio::test]
+async fn a_rank_of_another_cluster_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mon = TestMon::start(single(dir.path())).await;
+    let client = mon.client();
+    let of_another = RegisterRankRequest { cluster_id: vec![9; 16].into(), ..rank(1) };
+    let error = client.register_rank(of_another).await.unwrap_err();
+    assert_eq!(error.reason, Reason::WrongCluster, "{error}");
+    assert!(client.get_map(Epoch(0)).await.unwrap().ranks.is_empty());
+    mon.stop().await;
 }
 
 #[tokio::test]
