@@ -150,6 +150,8 @@ pub(crate) struct Node {
     balancer: Balancer,
     /// The term in which this mon leads.
     leading: Option<u64>,
+    /// Boottime of the tick before.
+    ticked: Duration,
 }
 
 fn raft_config(id: u64, applied: u64) -> raft::Config {
@@ -194,6 +196,7 @@ impl Node {
             leases: Leases::default(),
             balancer: Balancer::default(),
             leading: None,
+            ticked: Duration::ZERO,
         };
         node.leases.learn(&node.map, node.clock.boottime());
         node.seed_elections();
@@ -232,11 +235,16 @@ impl Node {
     }
 
     fn on_tick(&mut self) {
+        let now = self.clock.boottime();
+        if now == self.ticked {
+            // The clock stands: a simulated process that is stopped, and whose timers run all the same.
+            return;
+        }
+        self.ticked = now;
         self.raw.tick();
         self.seed_elections();
         self.reads.tick();
         if self.is_ready_leader() {
-            let now = self.clock.boottime();
             for (daemon, command) in self.leases.due(now, &self.map) {
                 let command = self.with_assignments(command);
                 tracing::warn!(%daemon, "its lease has ended");

@@ -15,6 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::board::Board;
 use crate::faults::{self, Hosts, Window};
+use crate::hot::APART;
 use crate::load::Tally;
 
 /// One step is given up after this long.
@@ -67,6 +68,20 @@ impl Administrator {
         ChaCha8Rng::seed_from_u64(seed.rotate_left(33) ^ 0xad317)
     }
 
+    /// Makes the directories of [`APART`] two subtrees of two ranks, as far as that succeeds at once.
+    pub async fn begin(&mut self) {
+        for (path, rank) in APART.into_iter().zip(0..) {
+            let path_made = self.client.create_dir_all(path).await;
+            let apart = match path_made {
+                Ok(()) => tokio::time::timeout(STEP, split(&self.client, &self.net, path)).await,
+                Err(_) => continue,
+            };
+            if let Ok(Ok(subtree)) = apart {
+                let _ = self.move_to(subtree, Rank(rank % self.hosts.ranks)).await;
+            }
+        }
+    }
+
     /// Does `steps`, or fewer if the others are done before.
     pub async fn run(&mut self, steps: u64, pause: Duration) {
         for _ in 0..steps {
@@ -97,7 +112,11 @@ impl Administrator {
     }
 
     async fn split(&mut self) -> Result<(), Error> {
-        let Some(path) = self.dirs.choose(&mut self.dice).cloned() else { return Ok(()) };
+        let chosen = match self.dice.random_bool(0.3) {
+            true => APART.choose(&mut self.dice).map(|path| (*path).to_owned()),
+            false => self.dirs.choose(&mut self.dice).cloned(),
+        };
+        let Some(path) = chosen else { return Ok(()) };
         let owner = self.client.locate(&path).await?.rank;
         self.trouble(owner, owner);
         split(&self.client, &self.net, &path).await.map(|_| ())
@@ -179,7 +198,9 @@ impl Administrator {
         let mon = format!("mon-{}", self.dice.random_range(1..=self.hosts.mons));
         let osd = format!("osd-{}", self.dice.random_range(1..=self.hosts.osds));
         let dice = &mut self.dice;
-        match dice.random_range(0..10) {
+        match dice.random_range(0..12) {
+            10 => faults::freeze(mon, length),
+            11 => faults::freeze(osd, length),
             0 => faults::crash(from, length),
             1 => faults::crash(to, length),
             2 => faults::crash(mon, length),

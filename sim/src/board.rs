@@ -35,6 +35,10 @@ pub(crate) struct Board {
     /// Clients that have not yet compared their tree with their model.
     unchecked: AtomicU64,
     healed: AtomicBool,
+    /// Requests of ranks arrive twice at times, as this seed has it.
+    pub repeats: Option<u64>,
+    /// What happens to a host that is to stop at one of its next writes, and then.
+    fuse: Mutex<Option<(String, Window)>>,
     words: Mutex<Vec<String>>,
     pub tallies: Mutex<BTreeMap<String, Tally>>,
     /// Of each hot directory.
@@ -66,6 +70,8 @@ impl Board {
             working: AtomicU64::new(workers),
             unchecked: AtomicU64::new(checkers),
             healed: AtomicBool::new(false),
+            repeats: None,
+            fuse: Mutex::default(),
             words: Mutex::default(),
             tallies: Mutex::default(),
             histories: Mutex::default(),
@@ -102,6 +108,32 @@ impl Board {
 
     pub fn take_orders(&self) -> Vec<(Duration, Window)> {
         std::mem::take(&mut *lock(&self.orders))
+    }
+
+    /// When the host is about to write for the `writes`th time from now on, this happens to it instead.
+    pub fn light_fuse(&self, host: &str, writes: u64, window: Window) {
+        *lock(&self.fuse) = Some((host.to_owned(), window));
+        self.gate(host).light_fuse(writes);
+    }
+
+    /// No longer. Whether it has happened.
+    pub fn put_out_fuse(&self) -> bool {
+        let mut fuse = lock(&self.fuse);
+        let Some((host, _)) = fuse.as_ref() else { return true };
+        let gate = self.gate(host);
+        gate.light_fuse(0);
+        if gate.is_frozen() {
+            return true;
+        }
+        *fuse = None;
+        false
+    }
+
+    /// What is to happen now, as the host has come so far.
+    pub fn burnt(&self) -> Option<Window> {
+        let mut fuse = lock(&self.fuse);
+        let is_burnt = fuse.as_ref().is_some_and(|(host, _)| self.gate(host).is_frozen());
+        if is_burnt { fuse.take().map(|(_, window)| window) } else { None }
     }
 
     /// One of the workers has done its steps.

@@ -15,11 +15,13 @@ use turmoil::Sim;
 
 use crate::admin::Administrator;
 use crate::board::{Board, lock};
-use crate::faults::{Fault, Hosts, Schedule};
+use crate::faults::{Fault, Hosts, MORTAL, Schedule};
 use crate::gate::SimClock;
-use crate::hot::{HOT, Hot};
+use crate::hot::{ACROSS, HOT, Hot};
 use crate::load::{DIRS, Load, SCRATCH, Tally, WANDERING};
+use crate::mortal::{self, Mortal};
 use crate::net::SimNet;
+use crate::twice::twice;
 use crate::verify::verify;
 
 pub(crate) const MONS: u64 = 3;
@@ -35,6 +37,8 @@ const WALL_START_NANOS: i64 = 1_700_000_000_000_000_000;
 const CALL_DEADLINE: Duration = Duration::from_secs(90);
 /// The same of a client that is to give up now and then, for answers that never come.
 const HASTY_DEADLINE: Duration = Duration::from_secs(3);
+/// Who is silent for this long is evicted: longer than faults keep a client and a rank apart.
+const SESSION_TIMEOUT_MILLIS: u64 = 25_000;
 
 /// The balancer looks so often,
 const BALANCER_INTERVAL_MILLIS: u64 = 400;
@@ -122,12 +126,19 @@ pub struct Outcome {
     pub histories: BTreeMap<String, Vec<crate::history::Event>>,
     /// How many of them could not be judged.
     pub undecided: u64,
+    /// A client died that had files open without a name.
+    pub bereft: bool,
 }
 
 impl Outcome {
     /// Operations that were done, or refused for good reason.
     pub fn operations(&self) -> u64 {
         self.tallies.values().flat_map(|tally| tally.done.values()).sum()
+    }
+
+    /// Of those on which several clients meet: how many concerned names in two subtrees (R18).
+    pub fn across(&self) -> u64 {
+        self.tallies.values().filter_map(|tally| tally.done.get(ACROSS)).sum()
     }
 }
 
@@ -221,6 +232,9 @@ impl Cluster {
             for (delay, window) in self.board.take_orders() {
                 self.schedule.add(self.sim.elapsed() + delay, window);
             }
+            if let Some(window) = self.board.burnt() {
+                self.schedule.add(self.sim.elapsed(), window);
+            }
             self.schedule.run(&mut self.sim, &self.board);
             if self.board.working() == 0 && !self.board.is_healed() {
                 self.schedule.heal(&mut self.sim, &self.board);
@@ -242,9 +256,10 @@ fn run_here(plan: &Plan) -> Result<Outcome, String> {
     let mut dice = ChaCha8Rng::seed_from_u64(plan.seed);
     let hosts = plan.hosts();
     let latency = Duration::from_millis(dice.random_range(2..20));
-    let names = host_names(&hosts, &["admin", "verifier"]);
+    let names = host_names(&hosts, &["admin", "verifier", MORTAL]);
     let workers = hosts.clients + 1;
-    let board = Board::new(plan.seed, MONS, OSDS, &names, workers, hosts.clients);
+    let mut board = Board::new(plan.seed, MONS, OSDS, &names, workers, hosts.clients);
+    board.repeats = Some(plan.seed);
     let mut cluster = Cluster::new(plan.seed, plan.limit, TICK, latency, hosts, board);
     cluster.schedule = Schedule::new(plan.faults, &hosts, &mut dice);
     for client in 0..plan.clients {
@@ -253,13 +268,16 @@ fn run_here(plan: &Plan) -> Result<Outcome, String> {
     for client in plan.clients..hosts.clients {
         add_hot(&mut cluster, plan, client);
     }
+    add_mortal(&mut cluster, plan.seed);
     add_administrator(&mut cluster, plan);
     add_verifier(&mut cluster);
     cluster.drive()?;
     let tallies = lock(&cluster.board.tallies).clone();
     let histories = lock(&cluster.board.histories).clone();
     let undecided = cluster.board.undecided.load(Ordering::Relaxed);
-    Ok(Outcome { tallies, elapsed: cluster.sim.elapsed(), faults: cluster.schedule.done(), histories, undecided })
+    let (elapsed, faults) = (cluster.sim.elapsed(), cluster.schedule.done());
+    let bereft = cluster.board.was_said(mortal::HOLDS);
+    Ok(Outcome { tallies, elapsed, faults, histories, undecided, bereft })
 }
 
 /// Names of all hosts.
@@ -303,9 +321,12 @@ fn add_mon(sim: &mut Sim<'_>, board: &Arc<Board>, seed: u64, id: u64) {
             config.data_pool = pando_mon::PoolSpec::new(3, 4);
             config.election_seed = Some(seed.wrapping_mul(31).wrapping_add(id));
             config.compact_every = 50;
-            let handle = pando_mon::start(config, env(&board, &host)).await?;
-            handle.join().await;
-            Ok(())
+            let (gate, env) = (board.gate(&host), env(&board, &host));
+            let main = async move {
+                pando_mon::start(config, env).await?.join().await;
+                Ok(())
+            };
+            gate.run(main).await
         }
     });
 }
@@ -321,9 +342,12 @@ fn add_osd(sim: &mut Sim<'_>, board: &Arc<Board>, osd: u64) {
             config.advertise = Some(format!("{host}:{DAEMON_PORT}"));
             config.host.clone_from(&host);
             config.inline_io = true;
-            let handle = pando_osd::start(config, env(&board, &host)).await?;
-            handle.join().await;
-            Ok(())
+            let (gate, env) = (board.gate(&host), env(&board, &host));
+            let main = async move {
+                pando_osd::start(config, env).await?.join().await;
+                Ok(())
+            };
+            gate.run(main).await
         }
     });
 }
@@ -340,11 +364,17 @@ fn add_rank(sim: &mut Sim<'_>, board: &Arc<Board>, rank: u32) {
                 rank,
                 cache_bytes: 1 << 20,
                 boot_seed: Some(board.boot()),
+                ..pando_mds::Config::default()
             };
             let (gate, env) = (board.gate(&host), env(&board, &host));
+            let repeats = board.repeats.map(|seed| seed ^ board.boot().rotate_left(40));
+            let between = move |outside| match repeats {
+                Some(seed) => twice(outside, seed),
+                None => outside,
+            };
             let main = async move {
                 loop {
-                    match pando_mds::start(config.clone(), env.clone()).await {
+                    match pando_mds::rank::start_with(config.clone(), env.clone(), between).await {
                         Ok(handle) => return handle.join().await,
                         // A supervisor would start it again.
                         Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
@@ -360,7 +390,8 @@ fn add_rank(sim: &mut Sim<'_>, board: &Arc<Board>, rank: u32) {
 
 fn add_load(cluster: &mut Cluster, plan: &Plan, number: u64) {
     let (board, seed, steps, host) = (Arc::clone(&cluster.board), plan.seed, plan.steps, format!("client-{number}"));
-    cluster.sim.client(host.clone(), async move {
+    let gate = board.gate(&host);
+    let main = async move {
         let client = connect(&board, &host, CALL_DEADLINE).await?;
         let mut load = Load::new(client.clone(), number, seed);
         load.run(steps).await?;
@@ -373,13 +404,15 @@ fn add_load(cluster: &mut Cluster, plan: &Plan, number: u64) {
         client.close().await?;
         board.checked();
         Ok(())
-    });
+    };
+    cluster.sim.client(format!("client-{number}"), async move { gate.run(main).await });
 }
 
 fn add_hot(cluster: &mut Cluster, plan: &Plan, number: u64) {
     let (board, seed, steps, host) = (Arc::clone(&cluster.board), plan.seed, plan.steps, format!("client-{number}"));
     let last = number + 1 == plan.hosts().clients;
-    cluster.sim.client(host.clone(), async move {
+    let gate = board.gate(&host);
+    let main = async move {
         let client = connect(&board, &host, CALL_DEADLINE).await?;
         // The last one is in a hurry.
         let hasty = if last { HASTY_DEADLINE } else { CALL_DEADLINE };
@@ -393,6 +426,21 @@ fn add_hot(cluster: &mut Cluster, plan: &Plan, number: u64) {
         client.close().await?;
         board.checked();
         Ok(())
+    };
+    cluster.sim.client(format!("client-{number}"), async move { gate.run(main).await });
+}
+
+fn add_mortal(cluster: &mut Cluster, seed: u64) {
+    let board = Arc::clone(&cluster.board);
+    cluster.sim.host(MORTAL, move || {
+        let board = Arc::clone(&board);
+        let gate = board.gate(MORTAL);
+        let main = async move {
+            let client = connect_as(mortal::DESCRIPTION, &board, MORTAL, HASTY_DEADLINE).await?;
+            Mortal::new(client, seed, &board).live().await;
+            Ok(())
+        };
+        async move { gate.run(main).await }
     });
 }
 
@@ -405,6 +453,7 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
                 (settings::BALANCER_MODE, plan.balancer),
                 (settings::BALANCER_INTERVAL_MILLIS, BALANCER_INTERVAL_MILLIS),
                 (settings::BALANCER_SATURATION_PERMILLE, SATURATION_PERMILLE),
+                (settings::SESSION_TIMEOUT_MILLIS, SESSION_TIMEOUT_MILLIS),
             ];
             for (name, value) in set {
                 mon.admin().set_setting(name, &value.to_string()).await.map_err(|error| error.to_string())?;
@@ -419,12 +468,13 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
             net: env(&board, "admin").net,
             board: Arc::clone(&board),
             hosts: plan.hosts(),
-            dirs: loads.chain(HOT.map(str::to_owned)).collect(),
+            dirs: loads.chain(HOT.map(str::to_owned)).chain([mortal::DIR.to_owned()]).collect(),
             dice: Administrator::dice(plan.seed),
             draining: None,
             obeys: plan.balancer != settings::BALANCER_OFF,
             tally: Tally::default(),
         };
+        administrator.begin().await;
         administrator.run(plan.moves, plan.pause).await;
         board.worked();
         board.healed().await;
@@ -448,11 +498,15 @@ fn add_verifier(cluster: &mut Cluster) {
 
 /// Connects from a host; the cluster may still be coming up.
 pub(crate) async fn connect(board: &Board, host: &str, deadline: Duration) -> Result<Client, String> {
+    connect_as("sim", board, host, deadline).await
+}
+
+async fn connect_as(description: &str, board: &Board, host: &str, deadline: Duration) -> Result<Client, String> {
     let Env { net, clock, .. } = env(board, host);
     let mut last = String::new();
     for _ in 0..20 {
         let builder = Client::builder(mons()).net(Arc::clone(&net)).clock(Arc::clone(&clock));
-        match builder.deadline(deadline).description("sim").connect().await {
+        match builder.deadline(deadline).description(description).connect().await {
             Ok(client) => return Ok(client),
             Err(error) => last = error.to_string(),
         }

@@ -15,8 +15,15 @@ const QUIET: Duration = Duration::from_millis(2500);
 const BETWEEN_MILLIS: u64 = 4000;
 /// Shortest and longest fault: well below and well above a lease.
 const LENGTH_MILLIS: std::ops::Range<u64> = 100..6000;
+/// The client that dies does so this long after the others have begun.
+const DEATH_MILLIS: std::ops::Range<u64> = 1000..8000;
+/// How long connections are kept from being read: shorter and longer than whoever waits for an answer does.
+const KEEP_MILLIS: std::ops::Range<u64> = 500..15_000;
 /// How far a wall clock jumps at most, in seconds.
 const JUMP_SECONDS: i64 = 100_000;
+
+/// The host of a client that dies, for good.
+pub(crate) const MORTAL: &str = "mortal";
 
 /// One event of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +48,10 @@ pub enum Fault {
     Thaw(String),
     /// All connections of a host break; requests have arrived, and answers have not.
     Reset(String),
+    /// What has arrived, and arrives, by some connections of a host waits unread; later connections work.
+    Keep(String, u64),
+    /// It is read, late.
+    LetGo(String),
     /// Somebody sets the wall clock of a host by so many seconds.
     Jump(String, i64),
 }
@@ -111,9 +122,10 @@ fn blackout(hosts: &Hosts, dice: &mut ChaCha8Rng) -> Vec<Window> {
 fn draw_one(hosts: &Hosts, dice: &mut ChaCha8Rng) -> Window {
     let length = Duration::from_millis(dice.random_range(LENGTH_MILLIS));
     let daemons = [Kind::Rank, Kind::Rank, Kind::Mon, Kind::Osd];
-    match dice.random_range(0..12) {
+    match dice.random_range(0..15) {
         0..=2 => crash(hosts.any(&daemons, dice), length),
-        3..=4 => freeze(hosts.any(&[Kind::Rank, Kind::Rank, Kind::Rank, Kind::Mon, Kind::Osd], dice), length),
+        3..=4 => freeze(hosts.any(&[Kind::Rank, Kind::Rank, Kind::Mon, Kind::Osd, Kind::Client], dice), length),
+        12..=14 => keep(hosts.any(&daemons, dice), dice),
         5 => (Fault::Reset(hosts.any(&[Kind::Rank, Kind::Mon, Kind::Osd, Kind::Client], dice)), None),
         6 => {
             let seconds = dice.random_range(-JUMP_SECONDS..JUMP_SECONDS);
@@ -129,6 +141,11 @@ pub(crate) fn crash(host: String, length: Duration) -> Window {
 
 pub(crate) fn freeze(host: String, length: Duration) -> Window {
     (Fault::Freeze(host.clone()), Some((length, Fault::Thaw(host))))
+}
+
+fn keep(host: String, dice: &mut ChaCha8Rng) -> Window {
+    let length = Duration::from_millis(dice.random_range(KEEP_MILLIS));
+    (Fault::Keep(host.clone(), dice.random_range(0..u64::from(u32::MAX))), Some((length, Fault::LetGo(host))))
 }
 
 /// A fault of the network between two hosts.
@@ -150,6 +167,7 @@ pub(crate) struct Schedule {
     done: Vec<Fault>,
     down: BTreeSet<String>,
     frozen: BTreeSet<String>,
+    kept: BTreeSet<String>,
     links: BTreeSet<(String, String)>,
 }
 
@@ -163,6 +181,7 @@ impl Schedule {
                 schedule.add(at, window);
             }
         }
+        schedule.push(QUIET + Duration::from_millis(dice.random_range(DEATH_MILLIS)), Fault::Crash(MORTAL.to_owned()));
         schedule
     }
 
@@ -198,7 +217,10 @@ impl Schedule {
         for host in self.frozen.clone() {
             self.apply(Fault::Thaw(host), sim, board);
         }
-        for host in self.down.clone() {
+        for host in self.kept.clone() {
+            self.apply(Fault::LetGo(host), sim, board);
+        }
+        for host in self.down.clone().into_iter().filter(|host| host != MORTAL) {
             self.apply(Fault::Start(host), sim, board);
         }
     }
@@ -211,6 +233,9 @@ impl Schedule {
                 }
                 board.power_cut(host);
                 sim.crash(host.as_str());
+                if !self.frozen.contains(host) {
+                    board.gate(host).thaw();
+                }
             }
             Fault::Start(host) => {
                 if !self.down.remove(host) {
@@ -232,6 +257,14 @@ impl Schedule {
                 board.gate(host).thaw();
             }
             Fault::Reset(host) => board.gate(host).reset(),
+            Fault::Keep(host, which) => {
+                self.kept.insert(host.clone());
+                board.gate(host).keep(*which);
+            }
+            Fault::LetGo(host) => {
+                self.kept.remove(host);
+                board.gate(host).let_go();
+            }
             Fault::Jump(host, seconds) => board.gate(host).jump(seconds.saturating_mul(1_000_000_000)),
         }
         if let Fault::Cut(one, other) | Fault::CutOneWay(one, other) | Fault::Hold(one, other) = &fault {

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -18,15 +18,28 @@ pub struct Gate(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     frozen: AtomicBool,
+    /// What its clock said when somebody looked first since it is frozen; 0: nobody has.
+    stands_at: AtomicI64,
     /// Everything that may have to be woken: connections, and what the host runs.
     places: Mutex<Vec<Weak<Place>>>,
+    /// Connections that were ever made.
+    made: AtomicU64,
+    /// The host stops before this many more writes; 0: it does not.
+    fuse: AtomicU64,
     wall_jump_nanos: AtomicI64,
     drift_ppm: AtomicI64,
 }
 
+/// Connections that are kept from being read at once: one in so many.
+const KEPT_ONE_IN: u64 = 3;
+
 /// A connection, or a process.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
+    /// Of a connection: which of the host's.
+    number: Option<u64>,
+    /// What arrives by it is not read.
+    kept: AtomicBool,
     broken: AtomicBool,
     wakers: Mutex<[Option<Waker>; 2]>,
 }
@@ -40,6 +53,11 @@ impl Place {
     pub fn poll_broken(&self, direction: usize, cx: &Context<'_>) -> bool {
         lock(&self.wakers)[direction] = Some(cx.waker().clone());
         self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Whether what arrives waits. To be asked after [`poll_broken`](Self::poll_broken), which remembers whom to wake.
+    pub fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
     }
 
     fn wake(&self) {
@@ -65,6 +83,7 @@ impl Gate {
     /// Lets it go on.
     pub fn thaw(&self) {
         self.0.frozen.store(false, Ordering::Relaxed);
+        self.0.stands_at.store(0, Ordering::Relaxed);
         self.each(|place| place.wake());
     }
 
@@ -76,6 +95,36 @@ impl Gate {
         });
     }
 
+    /// What arrives by some of the connections that there are now waits unread, while others work, also later ones of the
+    /// same two hosts: what is sent again overtakes it.
+    pub fn keep(&self, which: u64) {
+        let is_one = |number: u64| number % KEPT_ONE_IN == which % KEPT_ONE_IN;
+        self.each(|place| place.kept.store(place.number.is_some_and(is_one), Ordering::Relaxed));
+    }
+
+    /// It is read now, also where the other side has given up.
+    pub fn let_go(&self) {
+        self.each(|place| {
+            place.kept.store(false, Ordering::Relaxed);
+            place.wake();
+        });
+    }
+
+    /// The host stops, frozen, instead of its `writes`th write from now on. 0 takes it back.
+    pub(crate) fn light_fuse(&self, writes: u64) {
+        self.0.fuse.store(writes, Ordering::Relaxed);
+    }
+
+    /// The host is about to write. False: it has stopped.
+    pub(crate) fn may_write(&self) -> bool {
+        let left = self.0.fuse.load(Ordering::Relaxed);
+        self.0.fuse.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 1 {
+            self.freeze();
+        }
+        left != 1
+    }
+
     /// Sets the wall clock by so much; boottime knows nothing of it.
     pub fn jump(&self, nanos: i64) {
         self.0.wall_jump_nanos.fetch_add(nanos, Ordering::Relaxed);
@@ -85,9 +134,15 @@ impl Gate {
         self.0.frozen.load(Ordering::Relaxed)
     }
 
+    /// Room for a connection of the host.
+    pub(crate) fn connection(&self) -> Arc<Place> {
+        let number = Some(self.0.made.fetch_add(1, Ordering::Relaxed));
+        self.place(Place { number, ..Place::default() })
+    }
+
     /// Room for something that is woken with the host.
-    pub(crate) fn place(&self) -> Arc<Place> {
-        let place = Arc::default();
+    fn place(&self, place: Place) -> Arc<Place> {
+        let place = Arc::new(place);
         let mut places = lock(&self.0.places);
         places.retain(|place| place.strong_count() > 0);
         places.push(Arc::downgrade(&place));
@@ -99,11 +154,24 @@ impl Gate {
         places.iter().for_each(|place| what(place));
     }
 
-    /// Runs a process with all its local tasks: nothing of them moves while the host is frozen.
+    /// What the clock says: while the host is frozen, always the same. So what runs beside the local tasks
+    /// ([`run`](Self::run)), and has nothing to do but to look at the time, sees none pass; then it is late, all at once.
+    fn standing(&self, nanos: i64) -> i64 {
+        if !self.is_frozen() {
+            return nanos;
+        }
+        match self.0.stands_at.compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => nanos,
+            Err(stands_at) => stands_at,
+        }
+    }
+
+    /// Runs a process with all its local tasks: nothing of them moves while the host is frozen. Nor does what it has
+    /// beside them, for nothing comes in or goes out, and the clock stands.
     pub(crate) async fn run<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> T {
         let mut local = LocalSet::new();
         let mut main = local.spawn_local(main);
-        let place = self.place();
+        let place = self.place(Place::default());
         poll_fn(move |cx| {
             place.poll_broken(0, cx);
             if self.is_frozen() {
@@ -132,12 +200,13 @@ pub(crate) struct SimClock {
 impl SimClock {
     /// To be made on the host.
     pub fn new(gate: Gate, wall_start_nanos: i64) -> Self {
+        gate.0.stands_at.store(0, Ordering::Relaxed);
         Self { gate, start: Instant::now(), wall_start_nanos }
     }
 
     fn elapsed_nanos(&self) -> i64 {
         let nanos = i64::try_from(self.start.elapsed().as_nanos()).unwrap_or(i64::MAX);
-        nanos + nanos / 1_000_000 * self.gate.0.drift_ppm.load(Ordering::Relaxed)
+        self.gate.standing(nanos + nanos / 1_000_000 * self.gate.0.drift_ppm.load(Ordering::Relaxed))
     }
 }
 

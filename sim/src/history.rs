@@ -1,13 +1,14 @@
 //! Is a history linearizable (I5)? A search in the manner of Wing and Gong (J. Parallel Distrib. Comput. 17, 1993)
 //! with the memory that Lowe added: states that were tried are not tried again.
 //!
-//! The object is one small directory: a few names, each absent or holding a value that is written only once. An
-//! operation whose outcome its client never learnt may take effect at any time after it began, or never.
+//! The object is a few names, each absent or holding a value that is written only once, be they in one directory or in
+//! several. Names that hold the same value are names of one file. An operation whose outcome its client never learnt may
+//! take effect at any time after it began, or never.
 
 use std::collections::HashSet;
 
-/// Names in the directory.
-pub const NAMES: usize = 3;
+/// Names at most.
+pub const NAMES: usize = 4;
 /// Searches that look at more states than this are given up as undecided.
 const MOST_STATES: usize = 2_000_000;
 
@@ -16,18 +17,22 @@ const MOST_STATES: usize = 2_000_000;
 pub enum Call {
     /// Makes a name with a value; refused if it is there.
     Create(usize, u64),
-    /// Gives a name a value, whether it is there or not.
+    /// Gives the file that has a name a value, or makes a new one.
     Put(usize, u64),
     /// Removes a name.
     Remove(usize),
-    /// Moves what a name holds to another, whatever that held.
+    /// Moves what a name holds to another, whatever that held. Between two names of one file it does nothing (rename(2)).
     Rename(usize, usize),
     /// Exchanges what two names hold.
     Exchange(usize, usize),
+    /// Gives what the first name holds the second one as well; refused if that is there.
+    Link(usize, usize),
     /// Looks at the value of a name.
     Read(usize),
-    /// Which names there are.
-    List,
+    /// How many names the file has that has this one.
+    Count(usize),
+    /// Which there are of the names that have these bits.
+    List(u8),
 }
 
 /// What came of it.
@@ -41,6 +46,8 @@ pub enum Answer {
     Absent,
     /// The value.
     Value(u64),
+    /// So many names.
+    Count(u32),
     /// A bit for each name that is there.
     Names(u8),
 }
@@ -65,14 +72,24 @@ fn step(state: State, call: Call) -> (Answer, State) {
     let mut after = state;
     let answer = match call {
         Call::Create(name, _) if state[name].is_some() => Answer::Exists,
+        Call::Put(name, value) if state[name].is_some() => {
+            after.iter_mut().filter(|held| **held == state[name]).for_each(|held| *held = Some(value));
+            Answer::Done
+        }
         Call::Create(name, value) | Call::Put(name, value) => {
             after[name] = Some(value);
             Answer::Done
         }
-        Call::Remove(name) | Call::Rename(name, _) if state[name].is_none() => Answer::Absent,
+        Call::Remove(name) | Call::Rename(name, _) | Call::Link(name, _) if state[name].is_none() => Answer::Absent,
         Call::Exchange(one, other) if state[one].is_none() || state[other].is_none() => Answer::Absent,
         Call::Remove(name) => {
             after[name] = None;
+            Answer::Done
+        }
+        Call::Rename(from, to) if state[from] == state[to] => Answer::Done,
+        Call::Link(_, new) if state[new].is_some() => Answer::Exists,
+        Call::Link(name, new) => {
+            after[new] = after[name];
             Answer::Done
         }
         Call::Rename(from, to) => {
@@ -84,8 +101,10 @@ fn step(state: State, call: Call) -> (Answer, State) {
             Answer::Done
         }
         Call::Read(name) => state[name].map_or(Answer::Absent, Answer::Value),
-        Call::List => {
-            Answer::Names((0..NAMES).filter(|name| state[*name].is_some()).fold(0, |bits, at| bits | 1 << at))
+        Call::Count(name) if state[name].is_none() => Answer::Absent,
+        Call::Count(name) => Answer::Count(state.iter().filter(|held| **held == state[name]).count() as u32),
+        Call::List(of) => {
+            Answer::Names((0..NAMES).filter(|name| state[*name].is_some()).fold(0, |bits, at| bits | 1 << at) & of)
         }
     };
     (answer, after)

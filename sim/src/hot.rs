@@ -4,17 +4,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pando_client::{Client, Error};
+use pando_cluster_map::ClusterMap;
 use pando_proto::Errno;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use crate::board::{Board, lock};
-use crate::history::{Answer, Call, Event, NAMES};
+use crate::history::{Answer, Call, Event};
 use crate::load::Tally;
 
-/// The directories; files live in the even ones, symbolic links in the odd ones.
-pub(crate) const HOT: [&str; 2] = ["/hot-files", "/hot-links"];
-const NAME: [&str; NAMES] = ["a", "b", "c"];
+/// Directories in which they meet. Those of [`APART`] are mostly different subtrees.
+pub(crate) const HOT: [&str; 4] = ["/hot-files", "/hot-links", APART[0], APART[1]];
+/// Names in them change places, as one (R18).
+pub(crate) const APART: [&str; 2] = ["/hot-here", "/hot-there"];
+
+/// Names of which one history is written.
+struct Space {
+    title: &'static str,
+    /// They stand for symbolic links, or for files.
+    links: bool,
+    names: &'static [&'static str],
+}
+
+const SPACES: [Space; 4] = [
+    Space { title: "files in one directory", links: false, names: &["/hot-files/a", "/hot-files/b", "/hot-files/c"] },
+    Space { title: "links in one directory", links: true, names: &["/hot-links/a", "/hot-links/b", "/hot-links/c"] },
+    Space {
+        title: "files in two directories",
+        links: false,
+        names: &["/hot-here/a", "/hot-here/b", "/hot-there/a", "/hot-there/c"],
+    },
+    Space { title: "links in two directories", links: true, names: &["/hot-here/l", "/hot-there/l", "/hot-there/m"] },
+];
+
+/// Which of them an operation is about: mostly one of the latter.
+const OFTEN: [usize; 8] = [0, 1, 2, 2, 2, 3, 3, 3];
+
+/// What is tallied of operations on names in two subtrees.
+pub(crate) const ACROSS: &str = "hot: across subtrees";
 /// For the directories at the start, whatever breaks then.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest pause between two operations.
@@ -30,8 +57,24 @@ pub(crate) struct Hot {
     pub tally: Tally,
 }
 
-fn name_of(at: usize) -> &'static str {
-    NAME[at]
+impl Space {
+    fn dir(&self, at: usize) -> &'static str {
+        self.names[at].rsplit_once('/').map_or("", |(dir, _)| dir)
+    }
+
+    /// Bits of those that are in a directory.
+    fn names_in(&self, dir: &str) -> u8 {
+        (0..self.names.len()).filter(|at| self.dir(*at) == dir).fold(0, |bits, at| bits | 1 << at)
+    }
+}
+
+/// Whether the map shows the two directories in different subtrees.
+fn are_apart(map: &ClusterMap) -> bool {
+    let [one, other] = APART.map(|path| {
+        let name = path.trim_start_matches('/').as_bytes();
+        map.subtrees.iter().find(|(_, subtree)| subtree.name == name).map(|(id, _)| *id)
+    });
+    one != other
 }
 
 fn value_of(text: &[u8]) -> Result<u64, String> {
@@ -54,64 +97,75 @@ impl Hot {
         for _ in 0..steps {
             let pause = Duration::from_millis(self.dice.random_range(0..MOST_PAUSE_MILLIS));
             tokio::time::sleep(pause).await;
-            let links = self.dice.random_bool(0.5);
-            let call = self.draw(links);
-            self.step(links, call).await?;
+            let space = &SPACES[OFTEN[self.dice.random_range(0..OFTEN.len())]];
+            let call = self.draw(space);
+            self.step(space, call).await?;
         }
         Ok(())
     }
 
-    fn draw(&mut self, links: bool) -> Call {
-        let one = self.dice.random_range(0..NAMES);
-        let other = (one + self.dice.random_range(1..NAMES)) % NAMES;
+    fn draw(&mut self, space: &Space) -> Call {
+        let count = space.names.len();
+        let one = self.dice.random_range(0..count);
+        let other = (one + self.dice.random_range(1..count)) % count;
         self.counter += 1;
         let value = self.number << 32 | self.counter;
-        match self.dice.random_range(0..14) {
-            0..=3 if links => Call::Create(one, value),
+        match self.dice.random_range(0..17) {
+            0..=3 if space.links => Call::Create(one, value),
             0..=3 => Call::Put(one, value),
             4..=5 => Call::Remove(one),
             6..=7 => Call::Rename(one, other),
             8..=9 => Call::Exchange(one, other),
-            10 => Call::List,
+            10 => Call::List(space.names_in(space.dir(one))),
+            11..=12 => Call::Link(one, other),
+            13 => Call::Count(one),
             _ => Call::Read(one),
         }
     }
 
     /// Does it and writes it down.
-    pub async fn step(&mut self, links: bool, call: Call) -> Result<(), String> {
-        let dir = HOT[usize::from(links)];
+    async fn step(&mut self, space: &Space, call: Call) -> Result<(), String> {
+        let were_apart = are_apart(&self.client.map());
         let begun = self.board.moment();
-        let answer = self.call(dir, links, call).await;
+        let answer = self.call(space, call).await;
         let ended = match answer {
             Ok(Ok(answer)) => Some((self.board.moment(), answer)),
             Ok(Err(error)) if error.outcome_is_unknown() => {
                 self.tally.unknown += 1;
-                if matches!(call, Call::Read(_) | Call::List) {
+                if matches!(call, Call::Read(_) | Call::Count(_) | Call::List(_)) {
                     return Ok(());
                 }
                 None
             }
             // It was never sent.
             Ok(Err(error)) if error.is_retryable() => return Ok(()),
-            Ok(Err(error)) => return Err(format!("{call:?} in {dir}: {error}")),
-            Err(nonsense) => return Err(format!("{call:?} in {dir}: {nonsense}")),
+            Ok(Err(error)) => return Err(format!("{call:?} of {}: {error}", space.title)),
+            Err(nonsense) => return Err(format!("{call:?} of {}: {nonsense}", space.title)),
         };
         self.tally.count("hot");
+        if let (Call::Rename(one, other) | Call::Exchange(one, other) | Call::Link(one, other), Some((_, Answer::Done))) =
+            (call, ended)
+            && space.dir(one) != space.dir(other)
+            && were_apart
+            && are_apart(&self.client.map())
+        {
+            self.tally.count(ACROSS);
+        }
         let event = Event { client: self.number, call, begun, ended };
-        lock(&self.board.histories).entry(dir.to_owned()).or_default().push(event);
+        lock(&self.board.histories).entry(space.title.to_owned()).or_default().push(event);
         Ok(())
     }
 
-    async fn call(&self, dir: &str, links: bool, call: Call) -> Result<Result<Answer, Error>, String> {
-        let path = |at: usize| format!("{dir}/{}", name_of(at));
-        let client = &self.client;
+    async fn call(&self, space: &Space, call: Call) -> Result<Result<Answer, Error>, String> {
+        let (path, client) = (|at: usize| space.names[at], &self.client);
         let done = match call {
             Call::Create(at, value) => client.symlink(value.to_string(), path(at)).await,
             Call::Put(at, value) => client.write(path(at), value.to_string()).await,
             Call::Remove(at) => client.remove_file(path(at)).await,
             Call::Rename(from, to) => client.rename(path(from), path(to)).await,
             Call::Exchange(one, other) => client.exchange(path(one), path(other)).await,
-            Call::Read(at) if links => match client.read_link(path(at)).await {
+            Call::Link(old, new) => client.hard_link(path(old), path(new)).await,
+            Call::Read(at) if space.links => match client.read_link(path(at)).await {
                 Ok(target) => return value_of(target.as_os_str().as_encoded_bytes()).map(|v| Ok(Answer::Value(v))),
                 Err(error) => Err(error),
             },
@@ -119,7 +173,11 @@ impl Hot {
                 Ok(data) => return value_of(&data).map(|value| Ok(Answer::Value(value))),
                 Err(error) => Err(error),
             },
-            Call::List => match self.list(dir).await {
+            Call::Count(at) => match client.symlink_metadata(path(at)).await {
+                Ok(found) => return Ok(Ok(Answer::Count(found.nlink()))),
+                Err(error) => Err(error),
+            },
+            Call::List(of) => match self.list(space, of).await {
                 Ok(names) => return Ok(Ok(Answer::Names(names))),
                 Err(error) => Err(error),
             },
@@ -132,21 +190,24 @@ impl Hot {
         })
     }
 
-    async fn list(&self, dir: &str) -> Result<u8, Error> {
-        let (mut listing, mut names) = (self.client.read_dir(dir).await?, 0);
+    async fn list(&self, space: &Space, of: u8) -> Result<u8, Error> {
+        let dir = space.dir(of.trailing_zeros() as usize);
+        let (mut listing, mut found) = (self.client.read_dir(dir).await?, 0);
         while let Some(entry) = listing.next_entry().await? {
-            names |= (0..NAMES).filter(|at| name_of(*at).as_bytes() == entry.name()).fold(0, |bits, at| bits | 1 << at);
+            let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name()));
+            found |= space.names.iter().position(|name| *name == path).map_or(0, |at| 1 << at);
         }
-        Ok(names)
+        Ok(found)
     }
 
     /// What is there in the end belongs to the history as well.
     pub async fn look_at_all(&mut self) -> Result<(), String> {
-        for links in [false, true] {
-            for at in 0..NAMES {
-                self.step(links, Call::Read(at)).await?;
+        for space in &SPACES {
+            for at in 0..space.names.len() {
+                self.step(space, Call::Read(at)).await?;
+                self.step(space, Call::Count(at)).await?;
+                self.step(space, Call::List(space.names_in(space.dir(at)))).await?;
             }
-            self.step(links, Call::List).await?;
         }
         Ok(())
     }

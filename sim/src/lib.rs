@@ -5,7 +5,8 @@
 //! | [`cluster`] | the hosts of a run, and the run itself |
 //! | [`stage`] | directed plays: a few clients that follow a script, on the same cluster |
 //! | [`faults`], `admin` | what goes wrong; who splits, moves and merges meanwhile |
-//! | [`load`], `hot` | clients: each alone with a model, and all together on a few names |
+//! | [`load`], `hot`, `mortal` | clients: each alone with a model, all together on a few names, and one that dies |
+//! | `twice` | requests that arrive once more, late |
 //! | [`model`], [`history`], `verify` | what has to come out: contents, an order of all events, records and objects |
 //! | [`gate`], [`net`], [`disk`] | the simulated machine: freezes, clocks, connections, power cuts |
 
@@ -21,6 +22,8 @@ pub mod history;
 mod hot;
 pub mod load;
 pub mod model;
+mod mortal;
 pub mod net;
 pub mod stage;
+mod twice;
 mod verify;

@@ -63,12 +63,13 @@ const WRITING: usize = 1;
 
 impl SimIo {
     fn new(stream: TcpStream, gate: &Gate) -> Self {
-        Self { stream, gate: gate.clone(), place: gate.place() }
+        Self { stream, gate: gate.clone(), place: gate.connection() }
     }
 
     fn poll_open(&self, direction: usize, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let broken = self.place.poll_broken(direction, cx);
-        match (self.gate.is_frozen(), broken) {
+        let waits = self.gate.is_frozen() || direction == READING && self.place.is_kept();
+        match (waits, broken) {
             (true, _) => Poll::Pending,
             (_, true) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             _ => Poll::Ready(Ok(())),
@@ -86,6 +87,9 @@ impl AsyncRead for SimIo {
 impl AsyncWrite for SimIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_open(WRITING, cx))?;
+        if !self.gate.may_write() {
+            return Poll::Pending;
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -11,7 +11,7 @@ use pando_rpc::{Env, Net};
 use crate::admin;
 use crate::board::Board;
 use crate::cluster::{Cluster, MONS, OSDS, connect, env, host_names, on_a_fresh_thread};
-use crate::faults::{Fault, Hosts};
+use crate::faults::{self, Fault, Hosts};
 use crate::verify::verify_records;
 
 /// Virtual time of a play.
@@ -26,6 +26,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 /// Ranks of every play.
 const RANKS: u32 = 3;
+
+/// What befalls a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// It loses its power.
+    Crash,
+    /// It stands still, and goes on as if nothing had been.
+    Freeze,
+}
 
 /// One player's view of the stage: its own host.
 #[derive(Clone)]
@@ -50,11 +59,18 @@ where
 ///
 /// Errors: what a player found wrong.
 pub fn play(seed: u64, players: Vec<Player>) -> Result<(), String> {
+    play_within(LIMIT, seed, players)
+}
+
+/// The same, with more virtual time.
+///
+/// Errors: as [`play`].
+pub fn play_within(limit: Duration, seed: u64, players: Vec<Player>) -> Result<(), String> {
     on_a_fresh_thread(format!("play-{seed}"), move || {
         let hosts = Hosts { mons: MONS, osds: OSDS, ranks: RANKS, clients: 0 };
         let others: Vec<&str> = players.iter().map(|(host, _)| *host).collect();
         let board = Board::new(seed, MONS, OSDS, &host_names(&hosts, &others), 1, 0);
-        let mut cluster = Cluster::new(seed, LIMIT, TICK, LATENCY, hosts, board);
+        let mut cluster = Cluster::new(seed, limit, TICK, LATENCY, hosts, board);
         for (host, script) in players {
             let board = Arc::clone(&cluster.board);
             cluster.sim.client(host, async move {
@@ -98,6 +114,21 @@ impl Stage {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 
+    /// When a host is about to write for the `writes`th time from now on it stops, or dies, instead; it goes on after
+    /// `length`.
+    pub fn light_fuse(&self, host: &str, writes: u64, harm: Harm, length: Duration) {
+        let window = match harm {
+            Harm::Crash => faults::crash(host.to_owned(), length),
+            Harm::Freeze => faults::freeze(host.to_owned(), length),
+        };
+        self.board.light_fuse(host, writes, window);
+    }
+
+    /// No longer. Whether it has come to that.
+    pub fn put_out_fuse(&self) -> bool {
+        self.board.put_out_fuse()
+    }
+
     /// Waits until it is so.
     ///
     /// Errors: it is not, for long.
@@ -137,16 +168,34 @@ impl Stage {
     ///
     /// Errors: the cluster refuses for good.
     pub async fn split_to(&self, client: &Client, path: &str, to: u32) -> Result<SubtreeId, String> {
+        let subtree = self.split(client, path).await?;
+        self.move_to(client, subtree, to).await?;
+        Ok(subtree)
+    }
+
+    /// Splits a directory off, if it is not the root of a subtree already.
+    ///
+    /// Errors: the cluster refuses for good.
+    pub async fn split(&self, client: &Client, path: &str) -> Result<SubtreeId, String> {
         let subtree = loop {
             match admin::split(client, &self.net, path).await {
                 Ok(subtree) => break subtree,
                 Err(error) if may_come_again(&error) => tokio::time::sleep(LOOK).await,
-                Err(error) => return Err(format!("split {path}: {error}")),
+                Err(error) => match self.subtree_of(client, path).await {
+                    // It was done, and the answer was lost.
+                    Some(subtree) => break subtree,
+                    None => return Err(format!("split {path}: {error}")),
+                },
             }
         };
         self.until("the client knows the new subtree", || client.map().subtrees.contains_key(&subtree)).await?;
-        self.move_to(client, subtree, to).await?;
         Ok(subtree)
+    }
+
+    /// The subtree whose root is at a path.
+    pub async fn subtree_of(&self, client: &Client, path: &str) -> Option<SubtreeId> {
+        let ino = client.metadata(path).await.ok()?.ino();
+        client.map().subtrees.iter().find(|(_, subtree)| subtree.root.0 == ino).map(|(id, _)| *id)
     }
 
     /// Merges a subtree into its parent, on the parent's rank.
@@ -156,6 +205,8 @@ impl Stage {
         loop {
             match admin::merge(client, &self.net, subtree).await {
                 Ok(()) => return Ok(()),
+                // It was done, and the answer was lost.
+                Err(_) if !client.map().subtrees.contains_key(&subtree) => return Ok(()),
                 Err(error) if may_come_again(&error) => tokio::time::sleep(LOOK).await,
                 Err(error) => return Err(format!("merge {subtree}: {error}")),
             }

@@ -51,7 +51,7 @@ fn what_happened_in_turn_has_one_order() {
         event(Call::Create(0, 7), 0, 1, Answer::Done),
         event(Call::Rename(0, 1), 2, 3, Answer::Done),
         event(Call::Read(1), 4, 5, Answer::Value(7)),
-        event(Call::List, 6, 7, Answer::Names(2)),
+        event(Call::List(0b111), 6, 7, Answer::Names(2)),
     ];
     assert_eq!(check(&events), Verdict::Linearizable);
     let mut stale = events;
@@ -89,6 +89,40 @@ fn a_lost_answer_may_mean_now_later_or_never_but_not_twice() {
     assert!(matches!(seen(&[new, old]), Verdict::Not(_)), "I4: done and undone again");
 }
 
+#[test]
+fn r18_what_is_renamed_elsewhere_is_seen_at_one_of_the_places_always() {
+    let seen = |first: (usize, Answer), second: (usize, Answer)| {
+        check(&[
+            event(Call::Put(0, 7), 0, 1, Answer::Done),
+            event(Call::Rename(0, 2), 2, 9, Answer::Done),
+            event(Call::Read(first.0), 3, 4, first.1),
+            event(Call::Read(second.0), 5, 6, second.1),
+        ])
+    };
+    let (there, absent) = (Answer::Value(7), Answer::Absent);
+    assert_eq!(seen((0, there), (2, there)), Verdict::Linearizable);
+    assert_eq!(seen((2, absent), (0, there)), Verdict::Linearizable);
+    assert!(matches!(seen((2, there), (0, there)), Verdict::Not(_)), "at both");
+    assert!(matches!(seen((0, absent), (2, absent)), Verdict::Not(_)), "at neither");
+}
+
+#[test]
+fn names_of_one_file_hold_the_same_and_are_counted() {
+    let mut events = vec![
+        event(Call::Put(0, 1), 0, 1, Answer::Done),
+        event(Call::Link(0, 2), 2, 3, Answer::Done),
+        event(Call::Link(0, 2), 4, 5, Answer::Exists),
+        event(Call::Put(2, 5), 6, 7, Answer::Done),
+        event(Call::Read(0), 8, 9, Answer::Value(5)),
+        event(Call::Rename(0, 2), 10, 11, Answer::Done),
+        event(Call::Count(0), 12, 13, Answer::Count(2)),
+        event(Call::List(0b1100), 14, 15, Answer::Names(0b100)),
+    ];
+    assert_eq!(check(&events), Verdict::Linearizable);
+    events[6].ended = Some((13, Answer::Count(1)));
+    assert!(matches!(check(&events), Verdict::Not(_)));
+}
+
 /// All orders, one after the other.
 fn naive(events: &[Event], done: u32, state: State) -> bool {
     let left = || events.iter().enumerate().filter(|(at, _)| done & 1 << at == 0);
@@ -109,22 +143,27 @@ fn it_says_what_a_look_at_all_orders_says() {
         let mut events = Vec::new();
         for value in 0..8 {
             let [one, other] = [(); 2].map(|()| dice.random_range(0..NAMES));
-            let call = match dice.random_range(0..7) {
+            let call = match dice.random_range(0..9) {
                 0 => Call::Create(one, value),
                 1..=2 => Call::Put(one, value),
                 3 => Call::Remove(one),
                 4 => Call::Rename(one, (one + 1 + other % 2) % NAMES),
                 5 => Call::Exchange(one, (one + 1 + other % 2) % NAMES),
+                6 => Call::Link(one, (one + 1 + other % 2) % NAMES),
+                7 => Call::Count(one),
                 _ => Call::Read(one),
             };
             let begun = dice.random_range(0..20) * 100 + value;
             let answer = match call {
                 Call::Read(_) if dice.random_bool(0.7) => Answer::Value(dice.random_range(0..8)),
+                Call::Count(_) if dice.random_bool(0.7) => Answer::Count(dice.random_range(1..3)),
+                Call::Link(..) if dice.random_bool(0.3) => Answer::Exists,
                 Call::Put(..) => Answer::Done,
                 Call::Create(..) if dice.random_bool(0.3) => Answer::Exists,
                 Call::Create(..) => Answer::Done,
                 _ if dice.random_bool(0.5) => Answer::Absent,
                 Call::Read(_) => Answer::Value(0),
+                Call::Count(_) => Answer::Count(1),
                 _ => Answer::Done,
             };
             let ended = dice.random_bool(0.7).then(|| (begun + dice.random_range(1..1500), answer));

@@ -1,6 +1,7 @@
 //! Seeded runs of the whole cluster.
 
 mod plays;
+mod sweep;
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -11,7 +12,7 @@ use pando_sim::cluster::{Outcome, Plan, run};
 
 /// Seeds of the short suite. PANDO_SIM_SEEDS=N runs N instead, from PANDO_SIM_FIRST=S on, and begins none after
 /// PANDO_SIM_SECONDS=T of real time; PANDO_SIM_SEED=S runs only that one, in this process. `--profile sim` runs them
-/// several times as fast.
+/// several times as fast. Fewer than PANDO_SIM_LEAST=N seeds are a failure, however fast time went by.
 const SEEDS: u64 = 4;
 /// The test below, by the name that a child process is given.
 const NAME: &str = "every_seed_keeps_what_was_acknowledged";
@@ -19,6 +20,8 @@ const NAME: &str = "every_seed_keeps_what_was_acknowledged";
 const LIMIT: Duration = Duration::from_secs(300);
 /// Histories that the checker may leave undecided, out of a hundred.
 const MOST_UNDECIDED_PERCENT: u64 = 2;
+/// Operations on names in two subtrees that a run has at least, on average.
+const LEAST_ACROSS: u64 = 5;
 /// What a child says of a run that went well begins with this.
 const SAID: &str = "looked at:";
 
@@ -35,6 +38,10 @@ struct Sum {
     histories: u64,
     undecided: u64,
     seconds: u64,
+    /// Operations on names in two subtrees on which several clients meet.
+    across: u64,
+    /// Runs in which a client died with files open that have no name.
+    bereft: u64,
 }
 
 impl Sum {
@@ -46,20 +53,24 @@ impl Sum {
             histories: outcome.histories.len() as u64,
             undecided: outcome.undecided,
             seconds: outcome.elapsed.as_secs(),
+            across: outcome.across(),
+            bereft: u64::from(outcome.bereft),
         }
     }
 
     fn say(&self) -> String {
-        let Self { runs, operations, faults, histories, undecided, seconds } = self;
-        format!("{SAID} {runs} {operations} {faults} {histories} {undecided} {seconds}")
+        let Self { runs, operations, faults, histories, undecided, seconds, across, bereft } = self;
+        format!("{SAID} {runs} {operations} {faults} {histories} {undecided} {seconds} {across} {bereft}")
     }
 
     /// What a child said.
     fn heard(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix(SAID))?;
         let figures: Vec<u64> = line.split_whitespace().map_while(|figure| figure.parse().ok()).collect();
-        let &[runs, operations, faults, histories, undecided, seconds] = figures.as_slice() else { return None };
-        Some(Self { runs, operations, faults, histories, undecided, seconds })
+        let &[runs, operations, faults, histories, undecided, seconds, across, bereft] = figures.as_slice() else {
+            return None;
+        };
+        Some(Self { runs, operations, faults, histories, undecided, seconds, across, bereft })
     }
 
     fn add(&mut self, other: &Self) {
@@ -69,6 +80,8 @@ impl Sum {
         self.histories += other.histories;
         self.undecided += other.undecided;
         self.seconds += other.seconds;
+        self.across += other.across;
+        self.bereft += other.bereft;
     }
 }
 
@@ -106,7 +119,7 @@ fn every_seed_keeps_what_was_acknowledged() {
     let (mut failed, sum) = (failed.into_inner().unwrap(), sum.into_inner().unwrap());
     println!(
         "{} of {} seeds from {first} on in {:?}: {} operations and {} faults in {} simulated seconds; {} of {} histories \
-         undecided",
+         undecided; {} operations across subtrees, {} clients died with files open",
         sum.runs,
         end - first,
         begun.elapsed(),
@@ -114,13 +127,19 @@ fn every_seed_keeps_what_was_acknowledged() {
         sum.faults,
         sum.seconds,
         sum.undecided,
-        sum.histories
+        sum.histories,
+        sum.across,
+        sum.bereft
     );
     failed.sort_unstable();
     let again: Vec<String> = failed.iter().map(|seed| format!("  {}", to_repeat(*seed))).collect();
     assert!(failed.is_empty(), "seeds that failed: {failed:?}. To repeat them:\n{}", again.join("\n"));
     let most = (sum.histories * MOST_UNDECIDED_PERCENT).div_ceil(100);
     assert!(sum.undecided <= most, "I5: {} of {} histories could not be judged", sum.undecided, sum.histories);
+    assert!(sum.across >= sum.runs * LEAST_ACROSS, "R18: only {} operations across subtrees", sum.across);
+    assert!(sum.bereft * 2 >= sum.runs, "R19: only {} of {} clients died with files open", sum.bereft, sum.runs);
+    let least = number("PANDO_SIM_LEAST").unwrap_or(0);
+    assert!(sum.runs >= least, "only {} seeds in {:?}; at least {least} are wanted", sum.runs, begun.elapsed());
 }
 
 /// Runs a seed in this process, and says what it came to.
@@ -139,6 +158,10 @@ fn run_one(seed: u64) {
 
 /// The command that runs a seed again, as this program was built.
 fn to_repeat(seed: u64) -> String {
+    to_repeat_with(&format!("PANDO_SIM_SEED={seed}"), NAME)
+}
+
+fn to_repeat_with(variables: &str, test: &str) -> String {
     let program = std::env::current_exe().unwrap_or_default();
     // target/<profile>/deps/<program>
     let mut above = program.ancestors().skip(1).filter_map(|path| path.file_name()?.to_str());
@@ -146,7 +169,7 @@ fn to_repeat(seed: u64) -> String {
         (Some("deps"), Some(name)) if name != "debug" => format!(" --profile {name}"),
         _ => String::new(),
     };
-    format!("PANDO_SIM_SEED={seed} cargo test{profile} -p pando-sim {NAME} -- --nocapture")
+    format!("{variables} cargo test{profile} -p pando-sim {test} -- --nocapture")
 }
 
 /// Errors: all that the child wrote.

@@ -19,20 +19,20 @@ const SHORT: Duration = Duration::from_millis(60);
 const MONS: [&str; 3] = ["mon-1", "mon-2", "mon-3"];
 const OSDS: [&str; 3] = ["osd-1", "osd-2", "osd-3"];
 
-type Scene = Result<(), String>;
+pub(crate) type Scene = Result<(), String>;
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn expect(what: &str, seen: impl AsRef<[u8]>, want: &str) -> Scene {
+pub(crate) fn expect(what: &str, seen: impl AsRef<[u8]>, want: &str) -> Scene {
     match seen.as_ref() == want.as_bytes() {
         true => Ok(()),
         false => Err(format!("{what}: saw {:?}, expected {want:?}", String::from_utf8_lossy(seen.as_ref()))),
     }
 }
 
-async fn file(client: &Client, path: &str, data: &str) -> Scene {
+pub(crate) async fn file(client: &Client, path: &str, data: &str) -> Scene {
     let (dir, _) = path.rsplit_once('/').unwrap_or_default();
     if !dir.is_empty() {
         client.create_dir_all(dir).await.map_err(text)?;
@@ -40,11 +40,11 @@ async fn file(client: &Client, path: &str, data: &str) -> Scene {
     client.write(path, data).await.map_err(text)
 }
 
-async fn holds(what: &str, client: &Client, path: &str, want: &str) -> Scene {
+pub(crate) async fn holds(what: &str, client: &Client, path: &str, want: &str) -> Scene {
     expect(what, client.read(path).await.map_err(text)?, want)
 }
 
-fn owner(client: &Client, subtree: SubtreeId) -> Rank {
+pub(crate) fn owner(client: &Client, subtree: SubtreeId) -> Rank {
     client.map().subtrees.get(&subtree).map_or(Rank(99), |found| found.owner)
 }
 
@@ -316,6 +316,39 @@ fn r13_a_new_leader_waits_for_the_end_of_leases_that_it_has_not_granted() {
         Ok(())
     });
     run(9, vec![actor, director]);
+}
+
+/// What would have changed if somebody had been taken for dead.
+fn lives(client: &Client) -> Vec<(Rank, bool, u64, Vec<Epoch>)> {
+    let map = client.map();
+    let epochs =
+        |rank: Rank| map.subtrees.values().filter(|found| found.owner == rank).map(|found| found.epoch).collect();
+    map.ranks.iter().map(|(rank, info)| (*rank, info.up, info.incarnation, epochs(*rank))).collect()
+}
+
+#[test]
+fn r13_mons_that_stood_still_take_nobody_for_dead() {
+    let director = player("director", |stage| async move {
+        let client = stage.connect().await?;
+        file(&client, "/u/f", "before").await?;
+        stage.split_to(&client, "/u", 2).await?;
+        let before = lives(&client);
+        for mon in MONS {
+            stage.order(Fault::Freeze(mon.to_owned())).await;
+        }
+        // All leases end meanwhile, and heartbeats wait unread.
+        tokio::time::sleep(LONG).await;
+        for mon in MONS {
+            stage.order(Fault::Thaw(mon.to_owned())).await;
+        }
+        client.write("/u/f", "after").await.map_err(text)?;
+        tokio::time::sleep(LONG).await;
+        match lives(&client) {
+            after if after == before => Ok(()),
+            after => Err(format!("R13: {after:?}, and {before:?} before")),
+        }
+    });
+    run(20, vec![director]);
 }
 
 #[test]
