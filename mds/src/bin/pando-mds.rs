@@ -108,8 +108,7 @@ async fn run(config: Config, stdin: Option<Receiver<()>>) -> anyhow::Result<()> 
     };
     println!("pando-mds: rank {rank} listens on {}", handle.address());
     tokio::task::spawn_local(stop_on_signal(env.shutdown, stdin));
-    handle.join().await;
-    Ok(())
+    Ok(handle.outcome().await?)
 }
 
 async fn stop_on_signal(shutdown: Shutdown, stdin: impl Future<Output = ()>) {
