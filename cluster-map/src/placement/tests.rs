@@ -126,6 +126,40 @@ fn a_balanced_cluster_rests() {
     assert_eq!(before, map);
 }
 
+/// A PG is moved by one member at a time: what it could not do for that comes in a later round. Each move makes the pool
+/// more even, so that there is no swinging.
+fn rounds_to_rest(map: &mut ClusterMap, size: usize) -> usize {
+    (0..100)
+        .find(|_| {
+            rebalance(map);
+            let moved = settle(map);
+            check_hosts(map, size);
+            moved == 0
+        })
+        .expect("balancing has an end")
+}
+
+/// One PG comes to the second OSD, and could be better elsewhere when it is there.
+#[test]
+fn what_is_under_way_is_balanced_when_it_has_arrived() {
+    let osds = [
+        (1, 2835),
+        (2, 550),
+        (2, 3301),
+        (1, 3378),
+        (0, 2815),
+        (1, 2751),
+        (0, 1131),
+        (2, 1101),
+        (2, 3301),
+        (3, 2751),
+        (0, 3302),
+    ];
+    let mut map = cluster(&osds, 3, 32);
+    place_first(&mut map);
+    assert_eq!(rounds_to_rest(&mut map, 3), 2);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
@@ -140,12 +174,8 @@ proptest! {
         for pg in map.pgs.values() {
             prop_assert_eq!(pg.members.len(), (size as usize).min(osds.len()));
         }
-        rebalance(&mut map);
-        settle(&mut map);
-        check_hosts(&map, size as usize);
-        let before = map.clone();
-        rebalance(&mut map);
-        prop_assert_eq!(before, map, "no swinging");
+        let rounds = rounds_to_rest(&mut map, size as usize);
+        prop_assert!(rounds <= 4, "{rounds} rounds");
     }
 
     #[test]
