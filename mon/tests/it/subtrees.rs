@@ -247,6 +247,10 @@ impl FakeRank {
     }
 }
 
+fn wanted_in(map: &ClusterMap, subtree: SubtreeId, wanted: &BTreeMap<u64, u32>) -> u32 {
+    wanted.iter().filter(|(dir, _)| holder(map, **dir) == subtree).map(|(_, wanted)| wanted).sum()
+}
+
 fn wanted_of(map: &ClusterMap, rank: u32, wanted: &BTreeMap<u64, u32>) -> u32 {
     let own = wanted.iter().filter(|(dir, _)| map.subtrees[&holder(map, **dir)].owner == Rank(rank));
     own.map(|(_, wanted)| wanted).sum()
@@ -286,7 +290,10 @@ async fn the_balancer_spreads_load_and_a_dead_ranks_share_goes_to_all_others() {
     assert!(!ranks[1].lease.is_valid());
     let (one, two) = (wanted_of(&map, 0, &wanted), wanted_of(&map, 2, &wanted));
     assert_eq!(wanted_of(&map, 1, &wanted), 0);
-    assert!(one.max(two) as f64 / one.min(two) as f64 <= 1.3, "{one} {two}");
+    // What was not split goes to one of them as it is; the root may be such a piece.
+    let given = map.subtrees.iter().filter(|(_, subtree)| subtree.taken_from == Some(Rank(1)));
+    let heaviest = given.map(|(id, _)| wanted_in(&map, *id, &wanted)).max().unwrap();
+    assert!(one.abs_diff(two) <= heaviest, "{one} {two}, and the heaviest piece {heaviest}");
 
     // Emptied on demand, and nothing is left behind.
     admin.drain_rank(Rank(2), true).await.unwrap();
