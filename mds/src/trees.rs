@@ -11,7 +11,9 @@ use pando_proto::{Ino, SubtreeId};
 
 /// The tree of the newest map that a subtree of this rank has seen.
 #[derive(Clone, Default)]
-pub(crate) struct Trees(Rc<RefCell<Option<(Arc<ClusterMap>, Rc<Shape>)>>>);
+pub(crate) struct Trees(Rc<RefCell<Option<Newest>>>);
+
+type Newest = (Arc<ClusterMap>, Rc<Shape>);
 
 /// How subtrees lie to each other. Two maps between which that has not changed have the very same.
 #[derive(Debug)]
