@@ -2,6 +2,7 @@
 //!
 //! Every daemon is what it is as a process of its own (a thread with a runtime,
 //! sockets on loopback, its own data directory); only the process is shared.
+//! [`process`] starts them as processes of their own instead, for tests that kill them.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod daemon;
 mod layout;
 mod lock;
 mod options;
+pub mod process;
 mod start;
 
 pub use cluster::LocalCluster;

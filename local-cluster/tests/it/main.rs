@@ -4,6 +4,7 @@ mod basics;
 mod failures;
 mod handles;
 mod processes;
+mod rank_processes;
 mod subtrees;
 mod transactions;
 

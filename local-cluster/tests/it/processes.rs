@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use pando_client::Client;
 use pando_proto::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a daemon may take to say where it serves.
 const START: Duration = Duration::from_secs(60);
-const TEST: Duration = Duration::from_secs(240);
+pub(crate) const TEST: Duration = Duration::from_secs(240);
 
 /// A child process that never outlives the test.
-struct Process {
+pub(crate) struct Process {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Process {
@@ -46,9 +47,24 @@ impl Process {
         Self { child, address }
     }
 
-    fn kill_9(&mut self) {
+    pub fn kill_9(&mut self) {
         self.child.kill().expect("SIGKILL");
         self.child.wait().expect("it was ours");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it was ours");
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it was ours") {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
@@ -69,20 +85,20 @@ fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// mon, three OSDs and a rank, each a process on one directory.
-struct Daemons {
+/// mon, three OSDs and ranks, each a process on one directory.
+pub(crate) struct Daemons {
     dir: tempfile::TempDir,
-    mon: Process,
-    osds: BTreeMap<u32, Process>,
-    mds: Process,
+    pub mon: Process,
+    pub osds: BTreeMap<u32, Process>,
+    pub mds: BTreeMap<u32, Process>,
 }
 
 impl Daemons {
-    fn start() -> Self {
+    pub fn start(ranks: u32) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mon = Self::start_mon(dir.path(), "127.0.0.1:0");
         let osds = (1..=3).map(|osd| (osd, Self::start_osd(dir.path(), &mon, osd))).collect();
-        let mds = Self::start_mds(&mon);
+        let mds = (0..ranks).map(|rank| (rank, Self::start_mds(&mon, rank))).collect();
         Self { dir, mon, osds, mds }
     }
 
@@ -99,13 +115,19 @@ impl Daemons {
         Process::start("pando-osd", &strings(&["--mons", &mons, "--data-dir", &data, "--host", &host]))
     }
 
-    fn start_mds(mon: &Process) -> Process {
-        Process::start("pando-mds", &strings(&["--mons", &mon.address.to_string(), "--rank", "0"]))
+    fn start_mds(mon: &Process, rank: u32) -> Process {
+        let (mons, rank) = (mon.address.to_string(), rank.to_string());
+        Process::start("pando-mds", &strings(&["--mons", &mons, "--rank", &rank]))
+    }
+
+    /// Another process of a rank that has ended.
+    pub fn start_again(&mut self, rank: u32) {
+        self.mds.insert(rank, Self::start_mds(&self.mon, rank));
     }
 }
 
 /// Writes, renames and unlinks in its own directory, and keeps the list of what was acknowledged.
-async fn load(client: Client, number: u32, operations: u32) -> BTreeMap<String, Option<Vec<u8>>> {
+pub(crate) async fn load(client: Client, number: u32, operations: u32) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut acknowledged = BTreeMap::new();
     let dir = format!("/client-{number}");
     client.create_dir_all(&dir).await.expect("mkdir");
@@ -127,7 +149,7 @@ async fn load(client: Client, number: u32, operations: u32) -> BTreeMap<String, 
     acknowledged
 }
 
-async fn check(client: &Client, acknowledged: &BTreeMap<String, Option<Vec<u8>>>) {
+pub(crate) async fn check(client: &Client, acknowledged: &BTreeMap<String, Option<Vec<u8>>>) {
     for (path, content) in acknowledged {
         match (client.read(path).await, content) {
             (Ok(data), Some(content)) => assert!(data == content[..], "{path}: other bytes than acknowledged"),
@@ -138,21 +160,21 @@ async fn check(client: &Client, acknowledged: &BTreeMap<String, Option<Vec<u8>>>
     }
 }
 
-async fn connect(mon: SocketAddr) -> Client {
+pub(crate) async fn connect(mon: SocketAddr) -> Client {
     Client::builder(mon.to_string()).deadline(Duration::from_secs(120)).connect().await.expect("a client connects")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_osd_and_a_rank_are_killed_in_the_middle_of_a_load() {
     let test = async {
-        let mut daemons = Daemons::start();
+        let mut daemons = Daemons::start(1);
         let client = connect(daemons.mon.address).await;
         let loads: Vec<_> = (0..4).map(|number| tokio::spawn(load(client.clone(), number, 250))).collect();
         while client.try_exists("/client-0/5").await.is_ok_and(|there| !there) {}
         daemons.osds.get_mut(&2).expect("started").kill_9();
         while client.try_exists("/client-0/renamed-2").await.is_ok_and(|there| !there) {}
-        daemons.mds.kill_9();
-        daemons.mds = Daemons::start_mds(&daemons.mon);
+        daemons.mds.get_mut(&0).expect("started").kill_9();
+        daemons.start_again(0);
         let again = Daemons::start_osd(daemons.dir.path(), &daemons.mon, 2);
         daemons.osds.insert(2, again);
         for running in loads {

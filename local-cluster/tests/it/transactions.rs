@@ -177,6 +177,40 @@ async fn directories_go_whole_to_another_subtree() {
     cluster.shutdown().await;
 }
 
+/// In a cluster that has as many subtrees as it may, a directory that would have to become one is told so at once.
+/// What needs none goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn r17_a_full_map_refuses_directories_and_nothing_else() {
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        two(&cluster, &client).await;
+        client.create_dir("/a/dir").await.unwrap();
+        client.create_dir("/b/dir").await.unwrap();
+        client.write("/a/file", "file").await.unwrap();
+        let admin = cluster.admin().admin();
+        admin.set_setting("max_subtrees", "3").await.unwrap();
+        let before = cluster.admin().get_map(Default::default()).await.unwrap();
+        let refused = client.rename("/a/dir", "/b/new").await.unwrap_err();
+        assert_eq!(refused.errno(), Errno::EXDEV);
+        assert!(refused.to_string().contains("subtree merge"), "it says what to do: {refused}");
+        assert_eq!(client.exchange("/a/file", "/b/dir").await.unwrap_err().errno(), Errno::EXDEV);
+        assert_eq!(client.rename("/a/none", "/b/new").await.unwrap_err().errno(), Errno::ENOENT);
+        client.rename("/a/file", "/b/file").await.unwrap();
+        client.rename("/b", "/a/b").await.unwrap();
+        client.rename("/a/b", "/b").await.unwrap();
+        let epochs = |map: &pando_cluster_map::ClusterMap| -> Vec<_> {
+            map.subtrees.iter().map(|(id, subtree)| (*id, subtree.epoch)).collect()
+        };
+        let after = cluster.admin().get_map(Default::default()).await.unwrap();
+        assert_eq!(epochs(&before), epochs(&after), "no subtree was frozen or opened anew for it");
+        admin.set_setting("max_subtrees", "4").await.unwrap();
+        client.rename("/a/dir", "/b/new").await.unwrap();
+        assert_eq!(names(&client, "/b").await, ["dir", "file", "new"]);
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
 async fn nlink(client: &Client, path: &str) -> u32 {
     client.metadata(path).await.unwrap_or_else(|error| panic!("{path}: {error}")).nlink()
 }
