@@ -112,7 +112,7 @@ pub(super) enum ExperimentCommand {
     /// it was, "of share %" whether the ranks were the bottleneck). The data are kept by one OSD in one copy, durably: more
     /// take CPU from the ranks and say nothing about them. The recordings have no times, so --think-us stands for the
     /// compiler; with 0 each client always waits for an answer, and the sum of latencies is clients times time whatever
-    /// the ranks do. The default is about five times what one operation takes of a rank at that share: 16 clients keep
+    /// the ranks do. The default is about four times what one operation takes of a rank at that share: 16 clients keep
     /// one rank saturated, and two; three serve them nearly without queues.
     MultiMds(MultiMdsArgs),
 }
@@ -144,7 +144,7 @@ pub(super) struct MultiMdsArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100))]
     rank_cpu: u32,
     /// How long a client computes after each operation: slept in portions of 2 ms or more, and no part of any latency.
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(0..=60_000_000))]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 2500, value_parser = clap::value_parser!(u32).range(0..=60_000_000))]
     think_us: u32,
     /// Splits each client's tree off before the clients come, and deals them over the ranks; else they begin at one.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
