@@ -2,10 +2,10 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
-use std::sync::mpsc;
+use std::process::{ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use pando_local_cluster::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ fn objects(text: &str) -> Vec<Value> {
 }
 
 struct Up {
-    child: Child,
+    process: Process,
     mons: String,
 }
 
@@ -55,44 +55,17 @@ impl Up {
     }
 
     fn run(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
-        let out = child.stdout.take().expect("piped");
-        let (sender, receiver) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            let _ = BufReader::new(out).read_line(&mut line);
-            let _ = sender.send(line);
-        });
-        let line = receiver.recv_timeout(LIMIT).expect("it serves in time");
-        let up: Value = serde_json::from_str(&line).expect("JSON");
+        let process = Process::spawn(&mut command).expect("it starts");
+        let up: Value =
+            process.wait_for_line(LIMIT, |line| serde_json::from_str(line).ok()).expect("it serves in time");
         let mons =
             up["mons"].as_array().expect("a list").iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
-        Self { child, mons }
+        Self { process, mons }
     }
 
     /// SIGTERM; the exit code.
     fn stop(mut self) -> Option<i32> {
-        stop(&mut self.child, Signal::TERM)
-    }
-}
-
-/// Sends a signal and waits for the end: the exit code.
-fn stop(child: &mut Child, signal: Signal) -> Option<i32> {
-    kill_process(Pid::from_child(child), signal).expect("it runs");
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("a child") {
-            return status.code();
-        }
-        assert!(start.elapsed() < LIMIT, "it stops in time");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.end_by(Signal::TERM, LIMIT).expect("it stops in time").code()
     }
 }
 
@@ -238,10 +211,10 @@ fn whole_or_nothing(mons: &str) {
 }
 
 /// A put of a large file that waits for more of it, when its temporary file is there.
-fn half_put(mons: &str, to: &str) -> (Child, ChildStdin) {
+fn half_put(mons: &str, to: &str) -> (Process, ChildStdin) {
     let mut put = Command::new(env!("CARGO_BIN_EXE_pando"));
-    let mut put = put.args(["--mons", mons, "put", "-", to]).stdin(Stdio::piped()).spawn().unwrap();
-    let mut input = put.stdin.take().unwrap();
+    let mut put = Process::spawn(put.args(["--mons", mons, "put", "-", to])).unwrap();
+    let mut input = put.take_stdin().unwrap();
     input.write_all(&vec![2; 4 << 20]).unwrap();
     let (dir, start) = (Path::new(to).parent().unwrap(), Instant::now());
     while !stdout(&pando(mons, &["ls", dir.to_str().unwrap()])).contains(".pando-put-") {
@@ -260,12 +233,12 @@ fn nothing_is_left(mons: &str) {
     run(&["mkdir", "-p", "/left"]);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let (mut put, _input) = half_put(mons, "/left/file");
-        assert_eq!(stop(&mut put, signal), Some(code));
+        assert_eq!(put.end_by(signal, LIMIT).unwrap().code(), Some(code));
         assert_eq!(run(&["ls", "/left"]), "", "{signal:?}");
     }
     let (mut put, _input) = half_put(mons, "/left/file");
     let killed = format!("pid {}", put.id());
-    assert_eq!(stop(&mut put, Signal::KILL), None);
+    put.kill();
     run(&["put", local, "/left/first"]);
     assert!(run(&["ls", "/left"]).contains(".pando-put-"), "it might still be at work");
     let sessions = objects(&run(&["session", "ls", "--json"]));
@@ -364,7 +337,7 @@ fn a_directory_runs_in_one_process() {
     let data = dir.path().join("data");
     let up = Up::start(&data);
     let (code, text) = up_failure(&data);
-    let told = format!("another `pando up` uses this directory (pid {})", up.child.id());
+    let told = format!("another `pando up` uses this directory (pid {})", up.process.id());
     assert!(code == 1 && text.contains(&told), "{text}");
     assert_eq!(up.stop(), Some(0));
     assert_eq!(Up::start(&data).stop(), Some(0));

@@ -7,11 +7,12 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use pando_local_cluster::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -133,36 +134,24 @@ impl Group {
 
 /// A program that this process has started; killed when it is dropped.
 pub(crate) struct Program {
-    child: Child,
-    entry: Option<Entry>,
+    // Before `process`: not listed any more when it is waited for.
+    _entry: Entry,
+    process: Process,
 }
 
 impl Program {
     /// Starts it. Its standard input is a pipe that ends with this process.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        command.stdin(Stdio::piped());
-        let (child, entry) = Entry::new(|| {
-            let child = command.spawn()?;
-            let leftover = Leftover::Process(child.id());
-            Ok((child, leftover))
+        let (process, entry) = Entry::new(|| {
+            let process = Process::spawn(command)?;
+            let leftover = Leftover::Process(process.id());
+            Ok((process, leftover))
         })?;
-        Ok(Self { child, entry: Some(entry) })
+        Ok(Self { _entry: entry, process })
     }
 
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SIGKILL. Not listed any more when it is waited for.
-        drop(self.entry.take());
-        let _ = self.child.wait();
+    pub fn process(&self) -> &Process {
+        &self.process
     }
 }
 
@@ -202,13 +191,13 @@ mod tests {
         let group = Group::new(dir.path().join("group")).unwrap();
         let paths = [scratch.path().to_owned(), group.path().to_owned()];
         std::fs::create_dir_all(scratch.path().join("a/b")).unwrap();
-        let mut program = Program::start(Command::new("cat").stdout(Stdio::piped())).unwrap();
-        let (id, mut output) = (program.id(), program.child().stdout.take().unwrap());
+        let program = Program::start(&mut Command::new("cat")).unwrap();
+        let id = program.process().id();
         assert!(paths.iter().all(|path| path.is_dir()));
         drop((program, group, scratch));
         assert!(paths.iter().all(|path| !path.exists()));
-        // Its end of the pipe is closed.
-        assert_eq!(io::Read::read(&mut output, &mut [0]).unwrap(), 0);
+        // Nobody but us has waited for it, so its number is not another's for long.
+        assert!(!Path::new("/proc").join(id.to_string()).exists());
         let listed = listed();
         assert!(!listed.contains(&Leftover::Process(id)));
         assert!(!paths.iter().any(|path| listed.contains(&Leftover::Directory(path.clone()))));

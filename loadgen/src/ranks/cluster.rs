@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pando_local_cluster::Options;
+use pando_local_cluster::{Options, process};
 
-use super::process::{self, RankProcess};
+use super::process::RankProcess;
 use super::quota::{Quota, Quotas};
 use crate::target::embedded::Embedded;
 
@@ -46,7 +46,7 @@ impl Cluster {
             let embedded = Embedded::start(Options { mds: plan.ranks, ..options })?;
             return Ok(Self { processes: None, embedded, plan });
         }
-        let program = process::program()?;
+        let program = process::program("pando-mds")?;
         let mut quotas = BTreeMap::new();
         if let Some(percent) = plan.cpu_percent {
             let found = Quotas::find()?;

@@ -1,12 +1,9 @@
 //! Real processes, killed with SIGKILL in the middle of a replay: nothing acknowledged is missing (I1, I4).
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,96 +12,10 @@ use loadgen::replay::{self, Options, verify};
 use loadgen::report::Report;
 use loadgen::target::pando::Pando;
 use loadgen::trace::{self, PhaseName, Trace};
+use pando_local_cluster::process::{Daemons, Process, START, program};
 
 const CLIENTS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// The directory of the daemons' programs: cargo puts all of a workspace beside each other.
-fn programs() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap()
-}
-
-/// A process that is killed when it is dropped.
-struct Process {
-    child: Child,
-}
-
-impl Process {
-    /// Starts a program and waits until it prints `ready`.
-    fn start(name: &str, log: &Path, ready: &'static str, arguments: &[String]) -> Self {
-        let log = File::options().create(true).append(true).open(log).unwrap();
-        let mut command = Command::new(programs().join(name));
-        command.args(arguments).env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child =
-            command.spawn().unwrap_or_else(|error| panic!("{name}: {error}: build the whole workspace first"));
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, receiver) = mpsc::channel();
-        // Ends with the process.
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if line.contains(ready) {
-                    let _ = sender.send(());
-                }
-            }
-        });
-        let process = Self { child };
-        receiver.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{name} does not start"));
-        process
-    }
-
-    fn kill(&mut self) {
-        // SIGKILL.
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn words(text: &str) -> Vec<String> {
-    text.split(' ').map(str::to_owned).collect()
-}
-
-/// A cluster with a process for each daemon.
-struct Daemons {
-    dir: PathBuf,
-    mon_address: String,
-    _mon: Process,
-    osds: Vec<Process>,
-    mds: Process,
-}
-
-impl Daemons {
-    fn start(dir: &Path) -> Self {
-        let dir = dir.to_owned();
-        let mon_address = format!("127.0.0.1:{}", free_port());
-        let data = dir.join("mon");
-        let flags = format!("--listen {mon_address} --expected-osds 3 --replicas 3 --data-dir {}", data.display());
-        let mon = Process::start("pando-mon", &dir.join("mon.log"), "serves on", &words(&flags));
-        let osds = (0..3).map(|osd| Self::osd(&dir, &mon_address, osd)).collect();
-        let mds = Self::mds(&dir, &mon_address);
-        Self { dir, mon_address, _mon: mon, osds, mds }
-    }
-
-    fn osd(dir: &Path, mon: &str, osd: usize) -> Process {
-        let data = dir.join(format!("osd-{osd}"));
-        let flags = format!("--mons {mon} --host host-{osd} --data-dir {}", data.display());
-        Process::start("pando-osd", &dir.join(format!("osd-{osd}.log")), "on 127.0.0.1", &words(&flags))
-    }
-
-    fn mds(dir: &Path, mon: &str) -> Process {
-        Process::start("pando-mds", &dir.join("mds.log"), "listens on", &words(&format!("--mons {mon}")))
-    }
-}
 
 /// Creates, grows beyond the inline limit, links, renames, cuts and removes.
 pub fn trace_text(rounds: usize) -> String {
@@ -202,12 +113,11 @@ fn check(mons: &str, trace: &Path, list: &Path) -> Report {
 #[test]
 fn an_mds_killed_in_a_replay_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Daemons::start(dir.path());
-    let run = Run::start(dir.path(), &cluster.mon_address, 40, LIMIT);
+    let mut cluster = Daemons::start(1).unwrap();
+    let run = Run::start(dir.path(), &cluster.address.to_string(), 40, LIMIT);
     for acknowledged in [50, 400] {
         run.wait_for(acknowledged);
-        cluster.mds.kill();
-        cluster.mds = Daemons::mds(&cluster.dir, &cluster.mon_address);
+        cluster.start_mds(0).unwrap();
     }
     let (replayed, _) = run.finish();
     assert!(!replayed.interrupted, "the replay goes on after the restart");
@@ -216,14 +126,14 @@ fn an_mds_killed_in_a_replay_loses_nothing() {
 #[test]
 fn an_osd_killed_in_a_replay_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Daemons::start(dir.path());
-    let run = Run::start(dir.path(), &cluster.mon_address, 40, LIMIT);
-    for (acknowledged, osd) in [(50, 0), (400, 1)] {
+    let mut cluster = Daemons::start(1).unwrap();
+    let run = Run::start(dir.path(), &cluster.address.to_string(), 40, LIMIT);
+    for (acknowledged, osd) in [(50, 1), (400, 2)] {
         run.wait_for(acknowledged);
-        cluster.osds[osd].kill();
+        cluster.osds.remove(&osd).unwrap().kill();
         // Goes on without it, then with it again.
         run.wait_for(acknowledged + 60);
-        cluster.osds[osd] = Daemons::osd(&cluster.dir, &cluster.mon_address, osd);
+        cluster.start_osd(osd).unwrap();
     }
     let (replayed, _) = run.finish();
     assert!(!replayed.interrupted, "the replay goes on without the OSD");
@@ -232,13 +142,17 @@ fn an_osd_killed_in_a_replay_loses_nothing() {
 #[test]
 fn a_whole_cluster_killed_in_a_replay_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (mons, data) = (free_port(), dir.path().join("data"));
+    let (port, data) =
+        (TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(), dir.path().join("data"));
     let up = || {
-        let flags = format!("up --mon-port {mons} --osds 3 --replicas 3 --data {}", data.display());
-        Process::start("pando", &dir.path().join("up.log"), "Pando is up", &words(&flags))
+        let mut command = Command::new(program("pando").unwrap());
+        command.args(["up", "--mon-port", &port.to_string(), "--osds", "3", "--replicas", "3", "--data"]).arg(&data);
+        let process = Process::spawn(&mut command).unwrap();
+        process.wait_for_line(START, |line| line.contains("Pando is up").then_some(())).unwrap();
+        process
     };
     let mut cluster = up();
-    let mons = format!("127.0.0.1:{mons}");
+    let mons = format!("127.0.0.1:{port}");
     // Once so that the replay outlasts it, then so that it gives up in the middle.
     let run = Run::start(dir.path(), &mons, 40, LIMIT);
     run.wait_for(250);

@@ -1,17 +1,16 @@
 //! What an interrupted or killed loadgen leaves behind: no rank, no cgroup, and no directory unless it was killed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use pando_local_cluster::process::Process;
+use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A loadgen on ranks that are processes, with its data below `dir`.
-struct Loadgen {
-    child: Child,
-}
+struct Loadgen(Process);
 
 impl Loadgen {
     fn start(dir: &Path, words: &str) -> Self {
@@ -19,15 +18,14 @@ impl Loadgen {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loadgen"));
         command.args(words.split(' ')).args("--engine memory --osds 1 --replicas 1 --data data".split(' '));
         let log = std::fs::File::create(dir.join("log")).unwrap();
-        let child = command.current_dir(dir).env("RUST_LOG", "warn").stdout(Stdio::null()).stderr(log).spawn();
-        Self { child: child.unwrap() }
+        Self(Process::spawn(command.current_dir(dir).env("RUST_LOG", "warn").stderr(log)).unwrap())
     }
 
     /// Waits until something is so. False: it has ended before.
     fn wait_until(&mut self, so: impl Fn(&Self) -> bool) -> bool {
         let start = Instant::now();
         while !so(self) {
-            if self.child.try_wait().unwrap().is_some() {
+            if self.0.has_ended() {
                 return false;
             }
             assert!(start.elapsed() < LIMIT, "it comes so far in time");
@@ -38,28 +36,13 @@ impl Loadgen {
 
     /// Its ranks that run.
     fn ranks(&self) -> Vec<u32> {
-        let parent = self.child.id().to_string();
+        let parent = self.0.id().to_string();
         processes().into_iter().filter(|(_, its_parent)| *its_parent == parent).map(|(rank, _)| rank).collect()
     }
 
     /// The exit code after a signal.
     fn end_by(&mut self, signal: Signal) -> Option<i32> {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(start.elapsed() < LIMIT, "it ends in time");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Loadgen {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.end_by(signal, LIMIT).unwrap().code()
     }
 }
 
