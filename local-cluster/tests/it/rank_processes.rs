@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use pando_client::Client;
 use pando_cluster_map::ClusterMap;
+use pando_local_cluster::process::{Daemons, START};
 use pando_mon_client::MonClient;
 use pando_proto::{Epoch, OsdId, Rank, SubtreeId};
 use pando_rpc::TcpNet;
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
-use crate::processes::{Daemons, TEST, check, connect, load};
+use crate::processes::{TEST, check, connect, load};
 use crate::subtrees::split;
 
 const RANKS: u32 = 3;
@@ -108,8 +109,8 @@ fn owned(map: &ClusterMap, rank: Rank) -> usize {
 
 async fn with_load<F: Future<Output = Daemons>>(scenario: impl FnOnce(Daemons, MonClient) -> F) {
     let test = async {
-        let daemons = Daemons::start(RANKS);
-        let mon = daemons.mon.address;
+        let daemons = Daemons::start(RANKS).expect("the daemons start");
+        let mon = daemons.address;
         let admin = admin(mon);
         map_when(&admin, |map| map.ranks.values().filter(|rank| rank.up).count() == RANKS as usize).await;
         let load = Load::begin(mon, &admin).await;
@@ -123,10 +124,10 @@ async fn with_load<F: Future<Output = Daemons>>(scenario: impl FnOnce(Daemons, M
 async fn each_rank_is_killed_in_turn() {
     with_load(|mut daemons, admin| async move {
         for rank in 0..RANKS {
-            daemons.mds.get_mut(&rank).expect("started").kill_9();
+            daemons.mds.get_mut(&rank).expect("started").kill();
             let map = map_when(&admin, |map| owned(map, Rank(rank)) == 0).await;
             assert!(!map.ranks[&Rank(rank)].up);
-            daemons.start_again(rank);
+            daemons.start_mds(rank).expect("it starts again");
             map_when(&admin, |map| map.ranks[&Rank(rank)].up).await;
         }
         daemons
@@ -189,11 +190,11 @@ async fn all_ranks_are_restarted_one_after_the_other() {
         for rank in 0..RANKS {
             let before = map_when(&admin, |map| map.ranks.values().all(|rank| rank.up)).await;
             let incarnation = before.ranks[&Rank(rank)].incarnation;
-            let status = daemons.mds.get_mut(&rank).expect("started").stop().await;
+            let status = daemons.mds.get_mut(&rank).expect("started").end_by(Signal::TERM, START).expect("it stops");
             assert!(status.success(), "{status}");
             let map = map_when(&admin, |map| owned(map, Rank(rank)) == 0).await;
             assert!(!map.ranks[&Rank(rank)].up);
-            daemons.start_again(rank);
+            daemons.start_mds(rank).expect("it starts again");
             map_when(&admin, |map| map.ranks[&Rank(rank)].incarnation > incarnation && map.ranks[&Rank(rank)].up).await;
         }
         daemons
