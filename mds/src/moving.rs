@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::io::Io;
 use crate::owner::{Common, Outcome, Reply, Warm};
-use crate::subtree::{self, Find, Found, Freeze, Place, Release, Released, Subtree, Thaw, Token};
+use crate::subtree::{self, Find, Found, Freeze, MapChanged, Place, Release, Released, Subtree, Thaw, Token};
 use crate::takeover::Ownership;
 pub(crate) use imports::Imports;
 pub(crate) use merge::merge;
@@ -148,6 +148,8 @@ impl Task {
         // What is wrong costs nothing, and the records are there when nothing is served.
         self.find(target).await?;
         let ice = Ice::new(&self.address, false).await?;
+        // R17: by the tree of all that was decided and has happened here.
+        let _ = self.address.send(MapChanged(self.common.parts.map.current())).await;
         let place = self.find(target).await?;
         match self.propose_split(&place, automatic).await {
             Ok((child, epoch)) => {

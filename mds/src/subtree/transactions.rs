@@ -205,6 +205,10 @@ impl Subtree {
                     return;
                 };
                 open.decision = Some(decision);
+                // R17: what happens now is part of the tree of that map, by which a split or merge says what lies where.
+                if self.is_still_ours() {
+                    self.map_changed(self.maps.current());
+                }
                 let job = self.new_job(Work::Conclude(id), ClientId(0), 0, To::Nobody);
                 self.finds.push_back(job);
             }

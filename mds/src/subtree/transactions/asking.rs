@@ -275,7 +275,11 @@ pub(super) async fn await_decision(
         }
         tokio::select! {
             _ = maps.changed() => {}
-            () = &mut silence => return decide(&mons, abort).await.0,
+            () = &mut silence => {
+                let (decision, epoch) = decide(&mons, abort).await;
+                await_finished(maps, id, &[], epoch).await;
+                return decision;
+            }
         }
     }
 }
