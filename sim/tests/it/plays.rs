@@ -336,10 +336,20 @@ fn r13_mons_that_stood_still_take_nobody_for_dead() {
         for mon in MONS {
             stage.order(Fault::Freeze(mon.to_owned())).await;
         }
-        // All leases end meanwhile, and heartbeats wait unread.
+        // All leases end meanwhile.
         tokio::time::sleep(LONG).await;
+        // Heartbeats are on their way still when the mons look at their clocks again.
+        let daemons = OSDS.iter().chain(&["mds-0", "mds-1", "mds-2"]);
+        let links: Vec<_> = daemons.flat_map(|daemon| MONS.map(|mon| (daemon.to_string(), mon.to_owned()))).collect();
+        for (daemon, mon) in links.clone() {
+            stage.order(Fault::Hold(daemon, mon)).await;
+        }
         for mon in MONS {
             stage.order(Fault::Thaw(mon.to_owned())).await;
+        }
+        tokio::time::sleep(5 * SHORT).await;
+        for (daemon, mon) in links {
+            stage.order(Fault::Release(daemon, mon)).await;
         }
         client.write("/u/f", "after").await.map_err(text)?;
         tokio::time::sleep(LONG).await;
