@@ -177,6 +177,50 @@ async fn directories_go_whole_to_another_subtree() {
     cluster.shutdown().await;
 }
 
+/// Without a session, as grpcurl asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn unary_renames_and_links_cross_subtrees() {
+    use pando_proto::mds::namespace_service_client::NamespaceServiceClient;
+    use pando_proto::mds::{LinkRequest, RenameRequest, Target};
+    let cluster = with_cluster(ranks(3), |cluster, client| async move {
+        let (a, b) = two(&cluster, &client).await;
+        client.write("/a/x", "x").await.unwrap();
+        client.create_dir("/b/sub").await.unwrap();
+        let admin = cluster.admin().admin();
+        admin.move_subtree(a, Rank(0), true).await.unwrap();
+        let address = client.locate("/").await.unwrap().address;
+        let net: Arc<dyn pando_rpc::Net> = Arc::new(pando_rpc::TcpNet);
+        let mut service = NamespaceServiceClient::new(pando_rpc::channel(&net, &address).unwrap());
+        let at = |path: &str| Some(Target { base: 0, path: path.to_owned().into() });
+        for rank in [0, 1] {
+            admin.move_subtree(b, Rank(rank), true).await.unwrap();
+            for (from, to) in [("a/x", "b/y"), ("a/x", "b/sub/y"), ("top", "b/y"), ("top", "b/sub/y")] {
+                // They are served when this is answered.
+                client.write(format!("/{from}"), format!("{rank} {from}")).await.unwrap();
+                client.write("/b/served", "").await.unwrap();
+                let request = RenameRequest { from: at(from), to: at(to), ..RenameRequest::default() };
+                match service.rename(request).await {
+                    Ok(_) => assert_eq!(client.read(format!("/{to}")).await.unwrap(), format!("{rank} {from}")),
+                    // It says who knows.
+                    Err(status) => {
+                        let error = pando_proto::Error::from_tonic(&status);
+                        assert!(
+                            rank == 1 && error.reason == pando_proto::Reason::NotOwner,
+                            "{rank} {from} {to}: {error}"
+                        );
+                    }
+                }
+            }
+        }
+        client.write("/a/z", "z").await.unwrap();
+        service.link(LinkRequest { existing: at("a/z"), link: at("top2"), ..LinkRequest::default() }).await.unwrap();
+        assert_eq!(nlink(&client, "/top2").await, 2);
+        cluster
+    })
+    .await;
+    cluster.shutdown().await;
+}
+
 /// In a cluster that has as many subtrees as it may, a directory that would have to become one is told so at once.
 /// What needs none goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
