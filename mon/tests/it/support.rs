@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -62,6 +63,14 @@ pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("this takes too long")
 }
 
+/// A loopback address that nobody else uses. The ports of a group have to stay free while a mon is stopped, and on
+/// 127.0.0.1 any connection of any process may be given one of them meanwhile.
+fn own_host() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | high & 63, low, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Three mons on free ports.
 pub struct Group {
     dir: tempfile::TempDir,
@@ -73,7 +82,8 @@ pub struct Group {
 impl Group {
     pub async fn start(compact_every: u64) -> Self {
         // All are held until all are known, so that they differ.
-        let held: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind(any_port()).unwrap()).collect();
+        let host = own_host();
+        let held: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind((host, 0)).unwrap()).collect();
         let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
         let peers: BTreeMap<u64, String> = (1..).zip(held.iter().map(address)).collect();
         drop(held);
@@ -132,14 +142,15 @@ pub fn rank(boot: u8) -> RegisterRankRequest {
 
 /// Follows the map until it is as wanted.
 pub async fn map_when(watch: &mut MapWatch, wanted: impl Fn(&ClusterMap) -> bool) -> Arc<ClusterMap> {
-    within(async {
+    let seen = watch.clone();
+    let waiting = async {
         let mut map = watch.current();
         while !wanted(&map) {
             map = watch.changed().await;
         }
         map
-    })
-    .await
+    };
+    tokio::time::timeout(LIMIT, waiting).await.unwrap_or_else(|_| panic!("no such map came: {:#?}", seen.current()))
 }
 
 /// A watch that ends with the test.
