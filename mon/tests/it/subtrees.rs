@@ -272,15 +272,21 @@ async fn the_balancer_spreads_load_and_a_dead_ranks_share_goes_to_all_others() {
         ranks.push(FakeRank::start(&client, number, &wanted).await);
     }
     let (mut watch, _stop) = watch(&client).await;
-    let map = map_when(&mut watch, |map| (0..3).all(|rank| wanted_of(map, rank, &wanted) >= 600)).await;
-    assert!(map.subtrees.len() > 10, "hot directories were split off");
+    // It rests where another move would gain little, and the first ones are planned by what was told before the splits:
+    // one rank may be left with four or seven of the directories.
+    let is_spread = |map: &ClusterMap| {
+        let still = map.subtrees.values().all(|subtree| subtree.move_id == 0);
+        still && (0..3).all(|rank| (480..=840).contains(&wanted_of(map, rank, &wanted)))
+    };
+    let map = map_when(&mut watch, is_spread).await;
+    assert!(map.subtrees.len() > 5, "hot directories were split off");
     let loads = admin.list_loads().await.unwrap();
     assert_eq!(loads.len(), 3);
     assert!(loads.iter().all(|one| one.age_millis < 60_000 && one.load.is_some()));
     let decisions = admin.list_decisions(0).await.unwrap();
     assert!(decisions.iter().any(|one| !one.splits.is_empty()), "{decisions:?}");
     let moved: usize = decisions.iter().map(|one| one.moves.len()).sum();
-    assert!((6..=16).contains(&moved), "{moved}: {decisions:?}");
+    assert!((3..=16).contains(&moved), "{moved}: {decisions:?}");
     assert!(decisions.iter().all(|one| !one.reason.is_empty() && !one.ranks.is_empty()), "{decisions:?}");
     assert_eq!(admin.list_decisions(1).await.unwrap().len(), 1);
 
