@@ -332,7 +332,8 @@ fn first_elsewhere(
             let path = if entry.slash { [&entry.name[..], b"/"].concat().into() } else { entry.name.clone() };
             view.cross(Crossing { target: 1, subtree, base: entry.dir, path, consumed: 0 })
         }
-        Err(Stop::Missing) => Stop::Missing,
+        // R18: what is locked is met when it is free; to send the client away meanwhile would only bring it back.
+        Err(stop @ (Stop::Missing | Stop::Wait(_))) => stop,
         Err(stop @ (Stop::Posix(_) | Stop::Error(_))) if settled => stop,
         Err(_) => Stop::Cross,
     }
