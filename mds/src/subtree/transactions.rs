@@ -12,6 +12,7 @@
 
 mod asking;
 mod coming;
+mod over;
 mod parting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,7 @@ use asking::Answer;
 pub(super) use coming::Asked;
 pub(crate) use coming::Prepare;
 use coming::Reply;
+use over::Over;
 pub(crate) use parting::Unparted;
 
 /// Transactions of one subtree at once (I8).
@@ -96,6 +98,7 @@ pub(super) struct Transactions {
     /// By the batch that ends them.
     ending: BTreeMap<BatchId, Vec<TransactionId>>,
     finished: BTreeSet<TransactionId>,
+    over: Over,
     telling: bool,
     /// Operations that wait for something else than a lock, by job.
     waiting: BTreeMap<u64, Job>,
@@ -343,6 +346,7 @@ impl Subtree {
                 }
             }
             self.transactions.finished.insert(id);
+            self.transactions.over.add(id);
         }
         if !self.transactions.open.is_empty() {
             self.look_if_settled(batch);

@@ -175,6 +175,9 @@ impl Subtree {
         if refused || self.map.transactions.contains_key(&id) {
             return drop(reply.send(Err(not_now())));
         }
+        if self.transactions.over.has(id) {
+            return drop(reply.send(Ok(answer(prepare_response::Answer::Busy(true)))));
+        }
         if self.transactions.waiting() >= MAX_OPEN {
             return drop(reply.send(Err(overloaded("too many operations between subtrees are under way"))));
         }
@@ -284,8 +287,8 @@ impl Subtree {
         let (Work::Welcome(asked), To::Preparer(reply)) = (job.work, job.to) else { return };
         let Asked { record, holders, .. } = *asked;
         let id = id_of(&record);
-        if self.transactions.open.contains_key(&id) {
-            // Asked twice before the first one ran; the next one meets that.
+        if self.transactions.open.contains_key(&id) || self.transactions.over.has(id) {
+            // Asked twice before the first one ran; the next one meets that, or what has become of it.
             return drop(reply.send(Err(not_now())));
         }
         let response = self.response(&ready);
