@@ -392,6 +392,42 @@ fn r16_nobody_follows_an_old_way_after_a_rename_above() {
     run(10, vec![actor, director]);
 }
 
+#[test]
+fn r18_a_name_that_is_locked_where_the_second_one_is_is_waited_for() {
+    let director = player("director", |stage| async move {
+        let (client, other) = (stage.connect().await?, stage.connect().await?);
+        for (path, data) in [("/h/a", "a"), ("/s/b", "b"), ("/t/c", "c")] {
+            file(&client, path, data).await?;
+        }
+        stage.split_to(&client, "/s", 1).await?;
+        stage.split_to(&client, "/t", 2).await?;
+        stage.move_to(&client, ROOT_SUBTREE, 0).await?;
+        holds("the way", &other, "/t/c", "c").await?;
+        // The root locks /h/a, and waits for the one who has /s.
+        stage.order(Fault::Freeze("mds-1".to_owned())).await;
+        let first = client.exchange("/h/a", "/s/b");
+        let second = async {
+            tokio::time::sleep(SHORT).await;
+            other.exchange("/t/c", "/h/a").await
+        };
+        let thaw = async {
+            tokio::time::sleep(25 * SHORT).await;
+            stage.order(Fault::Thaw("mds-1".to_owned())).await;
+        };
+        let (first, second, ()) = futures_util::future::join3(first, second, thaw).await;
+        first.map_err(text)?;
+        second.map_err(text)?;
+        let mut found = Vec::new();
+        for path in ["/h/a", "/s/b", "/t/c"] {
+            found.extend(client.read(path).await.map_err(text)?);
+        }
+        found.sort_unstable();
+        expect("R18: exchanged", found, "abc")?;
+        stage.verify(&client).await
+    });
+    run(21, vec![director]);
+}
+
 /// One of two that cross: one is done, and the other is told that its directory is elsewhere by now, or would be below
 /// itself.
 fn mover(host: &'static str, from: &'static str, to: &'static str) -> Player {
