@@ -104,7 +104,8 @@ pub const ALL: [Definition; 9] = [
         default: 4096,
         min: 1,
         max: 4096,
-        help: "subtrees that the cluster may have; with as many, a directory that would become one cannot move to another subtree",
+        help: "subtrees that the cluster may have; with as many, a directory that would have to become one does not move \
+               to another subtree",
     },
 ];
 

@@ -3,12 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use pando_proto::SubtreeId;
 use tokio::sync::oneshot;
 
 /// Takeovers at a time. More would only share the rank's thread and the OSDs, and all be late.
 const AT_ONCE: usize = 16;
+/// A takeover that takes longer waits for a placement group: it makes way.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module's text.
 #[derive(Clone)]

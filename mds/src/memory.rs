@@ -102,8 +102,10 @@ impl Memory {
     /// Whether so much of the budget is pinned, `own` of it by this subtree at the moment, that operations that need
     /// more have to wait.
     pub fn is_pinned(&self, subtree: SubtreeId, own: u64) -> bool {
-        let told = self.0.used.borrow().get(&subtree).map_or(0, |usage| usage.pinned_bytes);
-        self.0.all.get().pinned_bytes - told + own > self.0.budget / PINNED_SHARE
+        let used = self.0.used.borrow();
+        let told = used.get(&subtree).map_or(0, |usage| usage.pinned_bytes);
+        let most = self.0.budget / PINNED_SHARE;
+        self.0.all.get().pinned_bytes - told + own > most && own > most / (used.len().max(1) as u64)
     }
 
     /// Ends when somebody should look at what it may have.

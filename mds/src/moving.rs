@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::io::Io;
 use crate::owner::{Common, Outcome, Reply, Warm};
-use crate::subtree::{self, Find, Found, Freeze, MapChanged, Place, Release, Released, Subtree, Thaw, Token};
+use crate::subtree::{self, Find, Found, Freeze, Place, Release, Released, Subtree, Thaw, Token};
 use crate::takeover::Ownership;
 pub(crate) use imports::Imports;
 pub(crate) use merge::merge;
@@ -66,8 +66,8 @@ async fn definite<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
 
 /// The map refused it, and always will.
 fn is_definite(error: &Error) -> bool {
-    use Reason::{InUse, InvalidRequest, StaleEpoch, TooLarge, UnknownId, WrongCluster};
-    matches!(error.reason, StaleEpoch | InvalidRequest | InUse | UnknownId | TooLarge | WrongCluster)
+    use Reason::{InUse, InvalidRequest, StaleEpoch, TooLarge, UnknownId};
+    matches!(error.reason, StaleEpoch | InvalidRequest | InUse | UnknownId | TooLarge)
 }
 
 fn gone() -> Error {
@@ -146,10 +146,13 @@ impl Task {
     /// Splits `target` off. With the cache of what is left.
     async fn split(&self, target: &Target, automatic: bool) -> Result<(SubtreeId, Epoch, Option<Warm>), Error> {
         // What is wrong costs nothing, and the records are there when nothing is served.
+        let map = self.common.parts.map.current();
+        if map.is_full() {
+            let message = format!("the cluster has {} subtrees, as many as it may (max_subtrees)", map.subtrees.len());
+            return Err(Error::new(Reason::TooLarge, format!("{message}: merge some first")));
+        }
         self.find(target).await?;
         let ice = Ice::new(&self.address, false).await?;
-        // R17: by the tree of all that was decided and has happened here.
-        let _ = self.address.send(MapChanged(self.common.parts.map.current())).await;
         let place = self.find(target).await?;
         match self.propose_split(&place, automatic).await {
             Ok((child, epoch)) => {

@@ -16,7 +16,7 @@ use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::doors::Doors;
+use crate::doors::{self, Doors};
 use crate::memory::Memory;
 use crate::moving::{self, Task, millis};
 use crate::rank::{Parts, Served, Shared};
@@ -283,9 +283,18 @@ impl Owner {
         let again = self.before.filter(|(former, _)| *former == own);
         let next_batch = again.map_or(0, |(_, ended)| ended.next_batch);
         let records = Rc::clone(&parts.outside.records);
+        // What was served here a moment ago is not one of many that come at once.
+        let is_new = self.before.is_none() && self.warm.is_none();
         let taking = async {
-            let _pass = self.common.doors.enter(self.subtree).await;
-            take_over(records, own, map, shared.clock.wall_nanos(), next_batch).await
+            let pass = if is_new { Some(self.common.doors.enter(self.subtree).await) } else { None };
+            let taking = take_over(records, own, map, shared.clock.wall_nanos(), next_batch);
+            tokio::pin!(taking);
+            if let Ok(opened) = tokio::time::timeout(doors::PATIENCE, &mut taking).await {
+                return opened;
+            }
+            // It waits for a placement group that is down: the others need not.
+            drop(pass);
+            taking.await
         };
         let opened = tokio::select! {
             opened = taking => opened,

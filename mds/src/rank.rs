@@ -69,10 +69,7 @@ impl Handle {
     /// Errors: it stopped by itself, for something in it is broken; another incarnation is needed.
     pub async fn outcome(self) -> Result<(), Error> {
         for task in self.tasks {
-            if let Err(error) = task.await {
-                self.broken
-                    .get_or_init(|| Error::new(Reason::Internal, format!("a task of the rank has ended: {error}")));
-            }
+            let _ = task.await;
         }
         self.broken.get().cloned().map_or(Ok(()), Err)
     }
@@ -241,11 +238,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
 /// The same, with something between the rank and what it needs from outside: a simulation repeats requests there.
 ///
 /// Errors: as [`start`].
-pub async fn start_with(
-    config: Config,
-    env: Env,
-    between: impl FnOnce(Outside) -> Outside,
-) -> Result<Handle, Error> {
+pub async fn start_with(config: Config, env: Env, between: impl FnOnce(Outside) -> Outside) -> Result<Handle, Error> {
     let rank = Rank(config.rank);
     let mons = MonClient::new(Arc::clone(&env.net), config.mons.clone())?;
     let listener = pando_rpc::bind(&env.net, config.listen).await.map_err(cannot_listen)?;
@@ -291,8 +284,8 @@ pub async fn start_with(
         loads,
     };
     let (mut handle, shared) = serve_shared(parts, listener, env.clone()).await;
-    handle.tasks.push(tokio::task::spawn_local(follow_hints(Arc::clone(&shared), hints)));
-    handle.tasks.push(tokio::task::spawn_local(spread_all(shared)));
+    handle.tasks.push(spawn_watched(&shared, "what follows hints", follow_hints(Arc::clone(&shared), hints)));
+    handle.tasks.push(spawn_watched(&shared, "what spreads directories", spread_all(Arc::clone(&shared))));
     let shutdown = env.shutdown.clone();
     handle.tasks.push(tokio::task::spawn_local(async move {
         shutdown.stopped().await;
@@ -344,16 +337,32 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
         .add_service(crate::unary::service(&shared))
         .add_service(crate::administration::service(&shared));
     let shutdown = env.shutdown.clone();
-    let serving = tokio::task::spawn_local(async move {
+    let serving = spawn_watched(&shared, "its server", async move {
         if let Err(error) = pando_rpc::serve(listener, routes, shutdown).await {
             tracing::error!(%error, "the server ended");
         }
     });
-    let sweeping =
-        tokio::task::spawn_local(sweep(Arc::clone(&shared), parts.outside.clone(), Arc::clone(&parts.lease)));
-    let owning = tokio::task::spawn_local(own_all(Arc::clone(&shared), parts, memory));
+    let sweep = sweep(Arc::clone(&shared), parts.outside.clone(), Arc::clone(&parts.lease));
+    let sweeping = spawn_watched(&shared, "what sweeps sessions", sweep);
+    let owning = spawn_watched(&shared, "what owns subtrees", own_all(Arc::clone(&shared), parts, memory));
     let broken = Arc::clone(&shared.broken);
     (Handle { address, usage, broken, tasks: vec![serving, sweeping, owning] }, shared)
+}
+
+/// A rank of which a part is missing does not go on.
+fn spawn_watched(
+    shared: &Arc<Shared>,
+    what: &'static str,
+    work: impl Future<Output = ()> + 'static,
+) -> tokio::task::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_local(async move {
+        if let Err(error) = tokio::task::spawn_local(work).await
+            && error.is_panic()
+        {
+            shared.break_down(format!("{what} has panicked"));
+        }
+    })
 }
 
 /// Evicts sessions that are silent for too long (R9); the map then tells everyone. A rank that was cut off, or served

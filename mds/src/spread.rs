@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pando_cluster_map::balancer::MOST_AUTOMATIC_SUBTREES;
+use pando_cluster_map::balancer::most_automatic_subtrees;
 use pando_cluster_map::{ClusterMap, Subtree, settings};
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Outcome;
@@ -87,7 +87,7 @@ fn wanted(shared: &Shared, map: &ClusterMap) -> BTreeSet<SubtreeId> {
 fn room(map: &ClusterMap, id: SubtreeId) -> usize {
     let of_root = |root: Ino| map.children(id).filter(|(_, child)| child.parent_dir == Some(root)).count();
     let children = map.subtrees.get(&id).map_or(0, |subtree| of_root(subtree.root));
-    let of_all = MOST_AUTOMATIC_SUBTREES.saturating_sub(map.subtrees.len());
+    let of_all = most_automatic_subtrees(map).saturating_sub(map.subtrees.len());
     MOST_CHILDREN.saturating_sub(children).min(of_all)
 }
 

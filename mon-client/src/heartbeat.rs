@@ -54,8 +54,13 @@ impl Heart {
     async fn beat(self) {
         // Until the first answer names the true length.
         let mut length = Duration::from_millis(settings::number(settings::LEASE_MILLIS, None));
+        // Mons in a row that are of another cluster.
+        let mut foreign = 0;
         loop {
-            match self.once(length).await {
+            let outcome = self.once(length).await;
+            let is_foreign = outcome.as_ref().is_err_and(|error| error.reason == Reason::WrongCluster);
+            foreign = if is_foreign { foreign + 1 } else { 0 };
+            match outcome {
                 Ok(granted) => {
                     length = granted;
                     tokio::time::sleep(length / 4).await;
@@ -65,8 +70,8 @@ impl Heart {
                     self.env.shutdown.stop();
                     return;
                 }
-                // Its mons are gone for good: what it says to others of their cluster could only do harm.
-                Err(error) if error.reason == Reason::WrongCluster => {
+                // Each try goes to the next one. If none is left its cluster is gone for good.
+                Err(error) if is_foreign && foreign >= self.client.targets().count() => {
                     tracing::error!(daemon = %self.daemon, %error, "stopping");
                     self.env.shutdown.stop();
                     return;

@@ -1,5 +1,6 @@
 //! Which mon to ask, and how often: one retry loop for every call.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -88,6 +89,10 @@ impl Targets {
         }
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.state().known.len()
+    }
+
     /// Turns to the mon that a follower named. False if there is no use in that.
     fn follow(&self, hint: &str) -> bool {
         let mut state = self.state();
@@ -142,6 +147,7 @@ impl Targets {
         let mut backoff = BACKOFF_MIN;
         let mut hops = 0;
         let mut open = false;
+        let mut foreign = BTreeSet::new();
         loop {
             let (address, channel) = self.current();
             let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + patience), call(channel));
@@ -151,6 +157,15 @@ impl Targets {
                 Err(_) => Status::deadline_exceeded(format!("the mon at {address} did not answer in time")),
             };
             let error = Error::from_tonic(&status);
+            if error.reason == Reason::WrongCluster {
+                // One address may belong to somebody else by now; the cluster is gone only if all do.
+                foreign.insert(address.clone());
+                if foreign.len() < self.count() && Instant::now() < deadline {
+                    self.leave(&address);
+                    continue;
+                }
+                return Err(if open { as_open(error) } else { error });
+            }
             if !is_retryable(&error) {
                 return Err(error);
             }

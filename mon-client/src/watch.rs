@@ -1,5 +1,6 @@
 //! The newest map, always.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub(crate) fn spawn(client: MonClient, initial: Arc<ClusterMap>, shutdown: Shutd
 /// Opens stream after stream until nobody is left who reads the map.
 async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) {
     let mut backoff = BACKOFF_MIN;
+    // Each is told of once.
+    let mut foreign = BTreeSet::new();
     loop {
         let (address, channel) = client.targets().current();
         let before = sender.borrow().epoch;
@@ -90,7 +93,9 @@ async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) {
         }
         if let Err(status) = ended {
             match Error::from_tonic(&status).reason {
-                Reason::WrongCluster => tracing::error!(mon = address, %status, "the map cannot be followed"),
+                Reason::WrongCluster if foreign.insert(address.clone()) => {
+                    tracing::error!(mon = address, %status, "this mon is of another cluster");
+                }
                 _ => tracing::debug!(mon = address, %status, "the map watch broke"),
             }
             client.targets().leave(&address);

@@ -14,6 +14,7 @@ const FAR: u64 = 4;
 impl<'a> Plan<'a> {
     pub(super) fn merge_idle(&mut self, reasons: &mut Vec<String>) {
         let parents: BTreeSet<SubtreeId> = self.map.subtrees.values().filter_map(|subtree| subtree.parent).collect();
+        let mut merging = BTreeSet::new();
         for (id, subtree) in self.map.subtrees.iter().filter(|(id, _)| !parents.contains(id)) {
             let Some((parent_id, parent)) = self.can_go(*id, subtree) else { continue };
             let near = subtree.owner == parent.owner;
@@ -22,7 +23,10 @@ impl<'a> Plan<'a> {
                 continue;
             }
             if near && self.merges.len() < self.policy.max_merges {
-                if !self.history.was_asked_to_merge(*id) && !self.splits.iter().any(|split| split.subtree == parent_id)
+                // Its parent is opened anew by each.
+                if merging.insert(parent_id)
+                    && !self.history.was_asked_to_merge(*id)
+                    && !self.splits.iter().any(|split| split.subtree == parent_id)
                 {
                     self.merges.push(*id);
                 }

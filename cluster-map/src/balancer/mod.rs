@@ -29,8 +29,14 @@ pub use history::History;
 pub use load::{HotDirectory, Load, SubtreeLoad};
 pub use wishes::pinned_to;
 
-/// Nothing is split without a person's word when there are so many subtrees: people may need some more.
-pub const MOST_AUTOMATIC_SUBTREES: usize = 3072;
+/// See [`most_automatic_subtrees`].
+const MOST_AUTOMATIC_SUBTREES: u64 = 3072;
+
+/// Nothing is split for the sake of load when there are so many subtrees: people and renames may need some more.
+pub fn most_automatic_subtrees(map: &ClusterMap) -> usize {
+    let most = MOST_AUTOMATIC_SUBTREES.min(map.setting_u64(settings::MAX_SUBTREES).div_ceil(4) * 3);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
 
 /// How far the balancer may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -321,7 +327,7 @@ impl<'a> Plan<'a> {
     /// Whether another directory may be split off.
     fn has_room_for_splits(&self) -> bool {
         self.splits.len() < self.policy.max_splits
-            && self.map.subtrees.len() + self.splits.len() < MOST_AUTOMATIC_SUBTREES
+            && self.map.subtrees.len() + self.splits.len() < most_automatic_subtrees(self.map)
     }
 
     /// Directories that are roots of subtrees.

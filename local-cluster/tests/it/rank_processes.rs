@@ -113,6 +113,7 @@ async fn with_load<F: Future<Output = Daemons>>(scenario: impl FnOnce(Daemons, M
         let mon = daemons.address;
         let admin = admin(mon);
         map_when(&admin, |map| map.ranks.values().filter(|rank| rank.up).count() == RANKS as usize).await;
+        admin.admin().set_setting("balancer_mode", "0").await.expect("a setting");
         let load = Load::begin(mon, &admin).await;
         let _daemons = scenario(daemons, admin).await;
         load.end(mon).await;

@@ -247,7 +247,11 @@ async fn r17_a_full_map_refuses_directories_and_nothing_else() {
         let after = cluster.admin().get_map(Default::default()).await.unwrap();
         assert_eq!(epochs(&before), epochs(&after), "no subtree was frozen or opened anew for it");
         admin.set_setting("max_subtrees", "4").await.unwrap();
-        client.rename("/a/dir", "/b/new").await.unwrap();
+        // As soon as the rank knows.
+        while let Err(error) = client.rename("/a/dir", "/b/new").await {
+            assert_eq!(error.errno(), Errno::EXDEV);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         assert_eq!(names(&client, "/b").await, ["dir", "file", "new"]);
         cluster
     })

@@ -35,12 +35,15 @@ fn i8_copies_that_are_not_adopted_yet_take_their_part() {
 fn i8_pins_count_for_all_subtrees_together() {
     let (memory, _) = Memory::new(100, Arc::default());
     let pinned = |pinned_bytes| CacheUsage { pinned_bytes, ..CacheUsage::default() };
-    memory.report(SubtreeId(1), pinned(30));
+    memory.report(SubtreeId(1), pinned(20));
     memory.report(SubtreeId(2), pinned(10));
-    assert!(!memory.is_pinned(SubtreeId(2), 20));
-    assert!(memory.is_pinned(SubtreeId(2), 21), "30 of the other");
+    assert!(!memory.is_pinned(SubtreeId(2), 30));
+    assert!(memory.is_pinned(SubtreeId(2), 31), "20 of the other");
+    memory.report(SubtreeId(1), pinned(60));
+    assert!(!memory.is_pinned(SubtreeId(2), 25), "who has less than an even share goes on");
+    assert!(memory.is_pinned(SubtreeId(2), 26));
     memory.forget(SubtreeId(1));
-    assert!(!memory.is_pinned(SubtreeId(2), 21));
+    assert!(!memory.is_pinned(SubtreeId(2), 31));
 }
 
 #[test]

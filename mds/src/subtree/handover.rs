@@ -148,6 +148,7 @@ impl Subtree {
         };
         if by_this {
             self.frost = Frost::Running;
+            self.rename_root_if_due();
         }
     }
 
@@ -173,6 +174,11 @@ impl Subtree {
 
     pub(super) fn is_running(&self) -> bool {
         matches!(self.frost, Frost::Running)
+    }
+
+    /// All that ran is durable, and nothing runs.
+    pub(super) fn is_frozen(&self) -> bool {
+        matches!(self.frost, Frost::Frozen(_))
     }
 
     pub(super) fn hand_out(&mut self, Release(reply): Release) {

@@ -391,7 +391,8 @@ impl Subtree {
     /// R15: the inode of the root follows its name in the map.
     pub(super) fn rename_root_if_due(&mut self) {
         let has_name = self.map.subtrees.get(&self.own.subtree).is_some_and(|own| own.parent_dir.is_some());
-        if has_name && !self.transactions.root_is_due {
+        // R12: what stands still is clean. It is asked again at the thaw, and at each opening.
+        if has_name && !self.transactions.root_is_due && !self.is_frozen() {
             self.transactions.root_is_due = true;
             let job = self.new_job(Work::RenameRoot, ClientId(0), 0, To::Nobody);
             self.finds.push_back(job);

@@ -212,7 +212,14 @@ impl Subtree {
             self.tell_finished();
         }
         self.send_replies();
-        while self.tasks.try_join_next().is_some() {}
+        while let Some(ended) = self.tasks.try_join_next() {
+            // What it was to bring will never come: the actor cannot go on either.
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
         self.look_if_drained();
         self.tell_share();
         self.evict()
@@ -419,6 +426,7 @@ impl Subtree {
     pub(super) fn fail(&mut self, job: Job, error: Error) {
         if job.is_due() {
             // What was decided has to be done: opened again, it is tried again.
+            self.job_is_over(job.bytes);
             return self.reload(error);
         }
         self.route_change_over(job.id);

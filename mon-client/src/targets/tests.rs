@@ -57,3 +57,13 @@ async fn what_the_map_refuses_is_told_at_once() {
         assert!(began.elapsed() < LIMIT / 2);
     }
 }
+
+/// An address may have gone to another cluster's mon. The others still know; and what an earlier try left open stays so
+/// (R12).
+#[tokio::test(start_paused = true)]
+async fn one_mon_of_another_cluster_is_passed_over() {
+    use Reason::{InUse, Timeout, Unavailable, WrongCluster};
+    assert_eq!(call([Some(WrongCluster), Some(InUse)]).await.reason, InUse);
+    assert_eq!(call([Some(WrongCluster)]).await, failed(WrongCluster), "all are");
+    assert_eq!(call([Some(Unavailable), Some(WrongCluster)]).await.reason, Timeout);
+}

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use pando_cluster_map::{
     ClusterMap, Command, CommandResult, CommandValue, EndSession, RemoveDaemon, SetSetting, Subtree, settings,
 };
+use pando_mon_client::CLUSTER_HEADER;
 use pando_proto::mon::admin_service_client::AdminServiceClient;
 use pando_proto::mon::admin_service_server::AdminService;
 use pando_proto::{ClientId, Error, MAX_MESSAGE_BYTES, PoolId, Rank, Reason, SubtreeId, mon};
@@ -43,7 +44,11 @@ impl Admin {
             return None;
         }
         let client = AdminServiceClient::new(self.0.leader_elsewhere()?).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let cluster = request.metadata().get_bin(CLUSTER_HEADER).cloned();
         let mut request = Request::new(message);
+        if let Some(cluster) = cluster {
+            request.metadata_mut().insert_bin(CLUSTER_HEADER, cluster);
+        }
         request.metadata_mut().insert(FORWARDED, tonic::metadata::MetadataValue::from_static("1"));
         Some((client, request))
     }

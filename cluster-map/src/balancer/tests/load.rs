@@ -73,7 +73,7 @@ fn nothing_is_split_when_there_are_very_many_subtrees() {
     let (loads, root) = (world.loads(), world.map.subtrees[&ROOT_SUBTREE].clone());
     let one =
         Subtree { parent: Some(ROOT_SUBTREE), parent_dir: Some(Ino::ROOT), epoch: Epoch(1), ..Subtree::default() };
-    for number in 0..MOST_AUTOMATIC_SUBTREES as u64 {
+    for number in 0..most_automatic_subtrees(&world.map) as u64 {
         world.map.subtrees.insert(SubtreeId(100 + number), Subtree { root: Ino(100_000 + number), ..one.clone() });
     }
     for (subtrees, most) in [(world.map.subtrees.clone(), 0), (BTreeMap::from([(ROOT_SUBTREE, root)]), 12)] {

@@ -392,7 +392,8 @@ fn accept(record: &mut TransactionRecord, from: SubtreeId, gift: Gift) -> Result
 pub(super) async fn part(control: mpsc::Sender<Control>, maps: &MapWatch, ino: Ino) -> Result<(), Error> {
     // Asked first: a split that the map refuses has frozen the subtree for nothing, and would do so again and again.
     if maps.current().is_full() {
-        let message = "the directory cannot move to another subtree: it would have to become one, and the cluster has as many as it may; merge some (pando subtree merge)";
+        let message = "the directory cannot move to another subtree: it would have to become one itself, and the cluster \
+                       has as many as it may; merge some (pando subtree merge)";
         return Err(Error { message: message.to_owned(), ..Error::posix(Errno::EXDEV) });
     }
     let (reply, split) = oneshot::channel();

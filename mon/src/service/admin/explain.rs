@@ -16,8 +16,8 @@ pub(super) fn explain(
 ) -> Result<mon::ExplainSubtreeResponse, Error> {
     let Some(found) = map.subtrees.get(&id) else {
         let message = match map.successor(id) {
-            Some(now) => format!("{id} was merged into {now}"),
-            None => format!("there is no {id}"),
+            Some(now) => format!("{id} was merged into {now}: ask for that"),
+            None => format!("there is no {id}: `pando subtree ls` shows what there is"),
         };
         return Err(Error::new(Reason::UnknownId, message));
     };
