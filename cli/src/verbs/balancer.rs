@@ -116,7 +116,10 @@ mod tests {
             ..mon::Decision::default()
         };
         let lines = lines(&decision);
-        assert_eq!(lines[0], "1970-01-01 00:00:00  map 12  mds.0 is saturated (3 times in a row, until 1970-01-01 00:01:00)");
+        assert_eq!(
+            lines[0],
+            "1970-01-01 00:00:00  map 12  mds.0 is saturated (3 times in a row, until 1970-01-01 00:01:00)"
+        );
         assert_eq!(lines[1], "    mds.0: 96 % busy, 1234 operations/s, 2 subtrees");
         assert_eq!(lines[2], "    move subtree.7 from mds.0 to mds.1: halves it");
         assert_eq!(lines[3..], ["    split directory 99 off subtree.1", "    merge subtree.4 into its parent"]);

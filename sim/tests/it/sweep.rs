@@ -19,8 +19,9 @@ use crate::{number, to_repeat_with};
 const NAME: &str = "every_step_of_a_change_may_be_the_last_of_who_makes_it";
 /// One case, for a child process: its name.
 const CASE: &str = "PANDO_SIM_CASE";
-/// PANDO_SIM_STRIDE=N looks at one step in N, with N = 1 at all.
+/// PANDO_SIM_STRIDE=N looks at one step in N, with N = 1 at all, of all cases. Without it, at a few of some.
 const STRIDE: u64 = 24;
+const CASES_ONE_IN: usize = 3;
 /// What a child says of a case that went well begins with this.
 const SAID: &str = "steps:";
 /// No change takes more messages.
@@ -319,8 +320,9 @@ fn sweep(case: Case, first: u64, stride: u64) -> Result<u64, String> {
 
 #[test]
 fn every_step_of_a_change_may_be_the_last_of_who_makes_it() {
-    let stride = number("PANDO_SIM_STRIDE").unwrap_or(STRIDE).max(1);
-    let all = cases();
+    let wanted = number("PANDO_SIM_STRIDE");
+    let stride = wanted.unwrap_or(STRIDE).max(1);
+    let mut all = cases();
     if let Ok(name) = std::env::var(CASE) {
         let (at, case) = all.iter().enumerate().find(|(_, case)| name_of(**case) == name).expect("no such case");
         match sweep(*case, 1 + at as u64 * 5 % stride, stride) {
@@ -331,6 +333,9 @@ fn every_step_of_a_change_may_be_the_last_of_who_makes_it() {
             ),
         }
         return;
+    }
+    if wanted.is_none() {
+        all = all.into_iter().step_by(CASES_ONE_IN).collect();
     }
     let (next, steps, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(Vec::new()));
     let begun = Instant::now();
