@@ -207,7 +207,15 @@ impl Stage {
                 Ok(()) => return Ok(()),
                 // It was done, and the answer was lost.
                 Err(_) if !client.map().subtrees.contains_key(&subtree) => return Ok(()),
-                Err(error) if may_come_again(&error) => tokio::time::sleep(LOOK).await,
+                Err(error) if may_come_again(&error) => {
+                    // They may have come to different ranks meanwhile. Whether this is done the next try tells.
+                    let parent = client.map().subtrees.get(&subtree).and_then(|found| found.parent);
+                    let owner = parent.and_then(|parent| client.map().owner(parent).map(|(rank, _)| rank));
+                    if let (Some(mon), Some(owner)) = (client.mon(), owner) {
+                        let _ = mon.admin().move_subtree(subtree, owner, true).await;
+                    }
+                    tokio::time::sleep(LOOK).await;
+                }
                 Err(error) => return Err(format!("merge {subtree}: {error}")),
             }
         }

@@ -87,8 +87,12 @@ async fn an_old_copy_counts_once_an_administrator_says_so() {
         cluster.kill_osd(1).await.unwrap();
         cluster.restart_osd(2).await.unwrap();
         let admin = cluster.admin().admin();
+        // One of both may be found to be down before the other is.
+        let is_up = |map: &pando_cluster_map::ClusterMap| map.osds[&dead].up;
         let all_down = async {
-            while admin.status().await.unwrap().pgs_down < 16 {
+            while admin.status().await.unwrap().pgs_down < 16
+                || is_up(&cluster.admin().get_map(Default::default()).await.unwrap())
+            {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };

@@ -29,7 +29,7 @@ const MOST_STEPS: u64 = 400;
 /// Short, so that a step does not take long.
 const LEASE_MILLIS: u64 = 500;
 /// Virtual time of a case.
-const LIMIT: Duration = Duration::from_secs(3600);
+const LIMIT: Duration = Duration::from_secs(900);
 /// How long a host is away: it is back before its lease ends, or when others have taken over.
 const AWAY: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(1200)];
 
