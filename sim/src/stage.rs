@@ -177,10 +177,11 @@ impl Stage {
     ///
     /// Errors: the cluster refuses for good.
     pub async fn split(&self, client: &Client, path: &str) -> Result<SubtreeId, String> {
+        let begun = tokio::time::Instant::now();
         let subtree = loop {
             match admin::split(client, &self.net, path).await {
                 Ok(subtree) => break subtree,
-                Err(error) if may_come_again(&error) => tokio::time::sleep(LOOK).await,
+                Err(error) if may_come_again(&error) && begun.elapsed() < DEADLINE => tokio::time::sleep(LOOK).await,
                 Err(error) => match self.subtree_of(client, path).await {
                     // It was done, and the answer was lost.
                     Some(subtree) => break subtree,
@@ -202,12 +203,13 @@ impl Stage {
     ///
     /// Errors: the cluster refuses for good.
     pub async fn merge(&self, client: &Client, subtree: SubtreeId) -> Result<(), String> {
+        let begun = tokio::time::Instant::now();
         loop {
             match admin::merge(client, &self.net, subtree).await {
                 Ok(()) => return Ok(()),
                 // It was done, and the answer was lost.
                 Err(_) if !client.map().subtrees.contains_key(&subtree) => return Ok(()),
-                Err(error) if may_come_again(&error) => {
+                Err(error) if may_come_again(&error) && begun.elapsed() < DEADLINE => {
                     // They may have come to different ranks meanwhile. Whether this is done the next try tells.
                     let parent = client.map().subtrees.get(&subtree).and_then(|found| found.parent);
                     let owner = parent.and_then(|parent| client.map().owner(parent).map(|(rank, _)| rank));
@@ -225,14 +227,16 @@ impl Stage {
     ///
     /// Errors: the cluster refuses for good.
     pub async fn move_to(&self, client: &Client, subtree: SubtreeId, to: u32) -> Result<(), String> {
+        let begun = tokio::time::Instant::now();
         loop {
             if client.map().subtrees.get(&subtree).is_some_and(|found| found.owner == Rank(to)) {
                 return Ok(());
             }
             let mon = client.mon().ok_or("no mon")?;
             match mon.admin().move_subtree(subtree, Rank(to), true).await {
-                Ok(_) => {}
-                Err(error) if may_come_again(&error) => {}
+                Ok(_) if begun.elapsed() < DEADLINE => {}
+                Ok(_) => return Err(format!("move {subtree}: it never comes to {}", Rank(to))),
+                Err(error) if may_come_again(&error) && begun.elapsed() < DEADLINE => {}
                 Err(error) => return Err(format!("move {subtree}: {error}")),
             }
             tokio::time::sleep(LOOK).await;
