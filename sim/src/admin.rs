@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pando_client::Client;
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
 use pando_proto::mds::{MergeRequest, SplitRequest, Target};
@@ -30,7 +31,12 @@ const TROUBLE_LENGTH_MILLIS: std::ops::Range<u64> = 50..4500;
 /// Errors: those of the rank that owns it.
 pub async fn split(client: &Client, net: &Arc<dyn Net>, path: &str) -> Result<SubtreeId, Error> {
     let place = client.locate(path).await?;
-    let request = SplitRequest { target: Some(Target { base: place.ino.0, ..Target::default() }) };
+    let map = client.map();
+    let root = map.subtrees.get(&place.subtree).map(|found| found.root.0);
+    let root = root.ok_or_else(|| Error::new(Reason::Unavailable, "the map is behind"))?;
+    // A rank that serves several subtrees does not know which one a mere inode is of.
+    let path = Bytes::copy_from_slice(place.path.as_os_str().as_encoded_bytes());
+    let request = SplitRequest { target: Some(Target { base: root, path }) };
     let mut service = SubtreeServiceClient::new(pando_rpc::channel(net, &place.address)?);
     let response = service.split(request).await.map_err(|status| Error::from_tonic(&status))?;
     Ok(SubtreeId(response.into_inner().subtree))
