@@ -1,7 +1,7 @@
 //! `pando put`. A file appears under its name all at once: its bytes go to a temporary one beside it, which is then
 //! renamed. What had the name before stays whole until then. A command that is interrupted removes the temporary file;
-//! one that is killed leaves it, `.pando-put-SESSION-NUMBER`, until somebody puts a file into that directory after the
-//! session has ended (a minute, `session_timeout_millis`).
+//! one that is killed leaves it, `.pando-put-SESSION-NUMBER-CHECKSUM`, until somebody puts a file that is too large to be
+//! inline into that directory after the session has ended (a minute, `session_timeout_millis`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -75,7 +75,8 @@ impl Put {
     /// A name beside `path` that no other command uses: the session's id is in it.
     fn temporary(&self, path: &Path) -> PathBuf {
         let number = self.made.replace(self.made.get() + 1);
-        let temporary = directory_of(path).join(format!("{TEMPORARY}{}-{number}", self.client.id().0));
+        let name = temporary_name(&self.client.map().cluster_id, self.client.id(), number);
+        let temporary = directory_of(path).join(name);
         self.under_way.borrow_mut().insert(temporary.clone());
         temporary
     }
@@ -101,7 +102,7 @@ impl Put {
         for _ in 0..LOOKED_AT {
             let Ok(Some(entry)) = listing.next_entry().await else { return };
             let name = entry.file_name();
-            if let Some(maker) = maker(name.as_bytes()) {
+            if let Some(maker) = maker(&self.client.map().cluster_id, name.as_bytes()) {
                 if self.has_ended(maker) {
                     let _ = self.client.remove_file(dir.join(name)).await;
                 }
@@ -118,11 +119,20 @@ impl Put {
     }
 }
 
+/// The checksum is there so that no file of a user is taken for one of these: no other program makes such names.
+fn temporary_name(cluster: &[u8; 16], session: ClientId, number: u64) -> String {
+    let name = format!("{TEMPORARY}{}-{number}", session.0);
+    let sum = crc32c::crc32c_append(crc32c::crc32c(cluster), name.as_bytes());
+    format!("{name}-{sum:08x}")
+}
+
 /// The session that has made a temporary file, by its name.
-fn maker(name: &[u8]) -> Option<ClientId> {
-    let (session, number) = std::str::from_utf8(name).ok()?.strip_prefix(TEMPORARY)?.split_once('-')?;
-    number.parse::<u64>().ok()?;
-    session.parse().ok().map(ClientId)
+fn maker(cluster: &[u8; 16], name: &[u8]) -> Option<ClientId> {
+    let name = std::str::from_utf8(name).ok()?;
+    let mut parts = name.strip_prefix(TEMPORARY)?.split('-');
+    let session = ClientId(parts.next()?.parse().ok()?);
+    let number = parts.next()?.parse().ok()?;
+    (name == temporary_name(cluster, session, number)).then_some(session)
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -134,7 +144,9 @@ async fn all(put: &Put, args: &PutArgs) -> Result<(), Failure> {
         return stream(put, Source::Stdin, &args.remote, 0o644, 0).await;
     }
     let client = &put.client;
-    let found = std::fs::symlink_metadata(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
+    // As `cp` has it: a symlink stands for what it leads to, with `-r` for itself.
+    let look = if args.recursive { std::fs::symlink_metadata } else { std::fs::metadata };
+    let found = look(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
     // `put -r dir/. /x` has no name of its own and means the content.
     let remote = match args.local.file_name() {
         Some(_) => into_directory(client, &args.remote, &args.local).await?,
@@ -146,7 +158,15 @@ async fn all(put: &Put, args: &PutArgs) -> Result<(), Failure> {
         }
         return tree(put, &args.local, &remote).await;
     }
-    one(put, &args.local, &remote).await
+    if found.is_file() {
+        return file(put, &args.local, &remote, &found).await;
+    }
+    if found.is_symlink() {
+        return one(put, &args.local, &remote).await;
+    }
+    // A pipe, as `<(command)` is one.
+    let source = std::fs::File::open(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
+    stream(put, Source::File(args.local.clone(), source), &remote, 0o644, 0).await
 }
 
 async fn tree(put: &Put, local: &Path, remote: &Path) -> Result<(), Failure> {
@@ -190,6 +210,12 @@ async fn one(put: &Put, from: &Path, to: &Path) -> Result<(), Failure> {
     if !found.is_file() {
         return Err(Failure::Local(format!("{}: neither file, directory nor symlink, left out", from.display())));
     }
+    file(put, from, to, &found).await
+}
+
+async fn file(put: &Put, from: &Path, to: &Path, found: &std::fs::Metadata) -> Result<(), Failure> {
+    let client = &put.client;
+    let local = |error| Failure::local(from, &error);
     let mode = found.permissions().mode() & 0o7777;
     if found.len() <= client.map().inline_limit() {
         let data = std::fs::read(from).map_err(local)?;
@@ -327,4 +353,22 @@ fn failure_at(errno: Errno, path: &Path) -> Failure {
 fn cluster_error(error: std::io::Error) -> Failure {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<pando_client::Error>()).cloned();
     inner.map_or_else(|| Failure::Local(error.to_string()), Failure::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_this_command_made_are_its_own() {
+        let (cluster, other) = ([7; 16], [8; 16]);
+        let name = temporary_name(&cluster, ClientId(20), 3);
+        assert_eq!(maker(&cluster, name.as_bytes()), Some(ClientId(20)));
+        assert_eq!(maker(&other, name.as_bytes()), None);
+        for theirs in [".pando-put-20-3", ".pando-put-20-3-", ".pando-put-20-3-00000000", ".pando-put-", "x"] {
+            assert_eq!(maker(&cluster, theirs.as_bytes()), None, "{theirs}");
+        }
+        assert_eq!(maker(&cluster, format!("{name}0").as_bytes()), None);
+        assert_eq!(maker(&cluster, name.replace("-20-", "-020-").as_bytes()), None);
+    }
 }

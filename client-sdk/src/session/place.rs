@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::{Caller, Crossing, OpenFlag, Target, operation::Op};
-use pando_proto::{Ino, MAX_PATH_BYTES, SubtreeId};
+use pando_proto::{Errno, Ino, MAX_PATH_BYTES, SubtreeId};
 
 use super::routes::{Routes, Way, without_slash};
 use crate::Error;
@@ -125,6 +125,26 @@ impl Places {
         (place.subtree, place.route) = (way.subtree, way.route);
         *target = Target { base: crossing.base, path: crossing.path.clone() };
         Ok(way.subtree)
+    }
+
+    /// An error names a target as it was asked for last; the caller knows it as it was given. What is neither is left to
+    /// the caller's own knowledge, for it would be read as if it began at the root.
+    pub fn name_as_given(&self, op: &mut Op, error: &mut pando_proto::Error) {
+        let Some(named) = &error.path else { return };
+        let mut crossed = false;
+        let mut given = None;
+        for (place, slot) in self.places.iter().zip(targets(op).slots) {
+            let (Some(place), Some(slot)) = (place, slot) else { continue };
+            let Some(target) = slot.target else { continue };
+            crossed |= *target != place.original;
+            // Of two that are called the same, what is missing is the first, and what is in the way the second.
+            if target.path == named[..] && (given.is_none() || error.errno != Errno::ENOENT) {
+                given = Some(place.original.path.to_vec());
+            }
+        }
+        if crossed {
+            error.path = given;
+        }
     }
 
     /// Takes the request back to what the caller gave, and forgets the ways that it took.

@@ -300,8 +300,15 @@ impl Ticket {
                 lock(&self.core.handles).distrust(serving.subtree, generation);
                 self.onward(error)
             }
-            _ => error.into(),
+            _ => self.as_given(error).into(),
         }
+    }
+
+    fn as_given(&mut self, mut error: Error) -> Error {
+        if let (Some(places), Some(op)) = (&self.places, self.operation.op.as_mut()) {
+            places.name_as_given(op, &mut error);
+        }
+        error
     }
 
     async fn redirected(&mut self, redirect: Redirect, serving: &Serving) -> Attempt {

@@ -216,6 +216,34 @@ async fn r14_a_client_that_is_behind_gets_the_map_first() {
     assert_eq!((one.seen().len(), asked(&two)), (1, vec![(2, 200, "x".into(), 5)]));
 }
 
+/// The server knows the path only from where it goes on.
+#[tokio::test]
+async fn an_error_names_the_path_as_it_was_given() {
+    let one = Fake::start(|_| vec![Act::Answer(redirect(vec![to(2, 200, "x")]))]).await;
+    for (named, shown) in [("x", "/a/x"), ("elsewhere", "/a/x")] {
+        let error = ProtoError::posix(Errno::ENOENT).at(named);
+        let two = Fake::start_rank(1, 64, move |_| vec![Act::Answer(Answer::Error(error.to_rpc_status()))]).await;
+        let (client, _map) = fake::client(fake::map(1, &[&one, &two], &[Owned::root(), OTHER]));
+        let error = client.read("/a/x").await.unwrap_err();
+        assert_eq!((error.errno(), error.path()), (Errno::ENOENT, Some(shown.as_bytes())), "{named}");
+    }
+}
+
+/// Both end in the same name.
+#[tokio::test]
+async fn of_two_paths_the_one_that_is_meant_is_named() {
+    let one =
+        Fake::start(|_| vec![Act::Answer(redirect(vec![to(2, 200, "x"), Crossing { target: 1, ..to(2, 210, "x") }]))])
+            .await;
+    for (errno, shown) in [(Errno::ENOENT, "/a/x"), (Errno::EEXIST, "/b/x")] {
+        let error = ProtoError::posix(errno).at("x");
+        let two = Fake::start_rank(1, 64, move |_| vec![Act::Answer(Answer::Error(error.to_rpc_status()))]).await;
+        let (client, _map) = fake::client(fake::map(1, &[&one, &two], &[Owned::root(), OTHER]));
+        let error = client.rename("/a/x", "/b/x").await.unwrap_err();
+        assert_eq!((error.errno(), error.path()), (errno, Some(shown.as_bytes())));
+    }
+}
+
 #[tokio::test]
 async fn the_second_target_leads_the_request_to_where_the_first_one_shows_to_be_elsewhere() {
     // rename(x, link/y): only `link/y` leaves the root subtree.

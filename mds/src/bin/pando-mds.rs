@@ -64,6 +64,10 @@ impl Flags {
         config.listen = self.listen.unwrap_or(config.listen);
         config.advertise = self.advertise.unwrap_or(config.advertise);
         config.rank = self.rank.unwrap_or(config.rank);
+        anyhow::ensure!(
+            self.cluster_id.as_deref() != Some(""),
+            "--cluster-id is empty: leave it out, or name the cluster"
+        );
         config.cluster_id = self.cluster_id.unwrap_or(config.cluster_id);
         config.cache_bytes = self.cache_bytes.unwrap_or(config.cache_bytes);
         // The file is not checked by clap.
