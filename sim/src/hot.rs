@@ -62,6 +62,10 @@ impl Space {
         self.names[at].rsplit_once('/').map_or("", |(dir, _)| dir)
     }
 
+    fn is_one_directory(&self) -> bool {
+        (1..self.names.len()).all(|at| self.dir(at) == self.dir(0))
+    }
+
     /// Bits of those that are in a directory.
     fn names_in(&self, dir: &str) -> u8 {
         (0..self.names.len()).filter(|at| self.dir(*at) == dir).fold(0, |bits, at| bits | 1 << at)
@@ -117,7 +121,11 @@ impl Hot {
             6..=7 => Call::Rename(one, other),
             8..=9 => Call::Exchange(one, other),
             10 => Call::List(space.names_in(space.dir(one))),
-            11..=12 => Call::Link(one, other),
+            // link(2) looks its first path up before it makes the second name, as in any file system: where they are of
+            // two subtrees it sees a rename that comes in between. What it does by itself is checked in trees of one
+            // client each.
+            11..=12 if space.is_one_directory() => Call::Link(one, other),
+            11..=12 => Call::Exchange(one, other),
             13 => Call::Count(one),
             _ => Call::Read(one),
         }
