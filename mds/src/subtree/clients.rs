@@ -276,19 +276,14 @@ impl Subtree {
         self.runnable.push_back(job);
     }
 
-    /// Tells the namespace where it ends.
+    /// Tells the namespace where it ends, if that has changed.
     pub(super) fn learn_map(&mut self) {
         let shape = self.trees.of(&self.map);
+        if self.shape.as_ref().is_some_and(|known| Rc::ptr_eq(known, &shape)) {
+            return;
+        }
         self.namespace.set_tree(shape.seen_from(self.own.subtree, &self.map));
         self.shape = Some(shape);
-    }
-
-    /// The same, if that has changed.
-    fn learn_shape(&mut self) {
-        let shape = self.trees.of(&self.map);
-        if !self.shape.as_ref().is_some_and(|known| Rc::ptr_eq(known, &shape)) {
-            self.learn_map();
-        }
     }
 
     /// R13: a newer map than the one that the actor was handed may have given the subtree away.
@@ -303,7 +298,7 @@ impl Subtree {
             return;
         }
         let before = std::mem::replace(&mut self.map, map);
-        self.learn_shape();
+        self.learn_map();
         self.note_unfinished();
         let name = |map: &ClusterMap| map.subtrees.get(&self.own.subtree).map(|own| (own.parent_dir, own.name.clone()));
         if name(&before) != name(&self.map) {
