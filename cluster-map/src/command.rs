@@ -27,7 +27,7 @@ pub use rank::{Assignment, DrainRank, RankDown, RegisterRank};
 pub use result::{CommandResult, CommandValue};
 pub use setting::{ForgetLongerLease, SetMon, SetSetting};
 pub use subtree::{
-    CancelMove, CommitMove, MergeSubtree, PinSubtree, RaiseRoutes, SplitSubtree, SpreadSubtree, StartMove,
+    CancelMove, CommitMove, MergeSubtree, PinSubtree, RaiseRoutes, RenewSubtree, SplitSubtree, SpreadSubtree, StartMove,
 };
 pub use transaction::{DecideTransaction, FinishTransactions, Participant, Reparent, TransactionName};
 
@@ -129,13 +129,17 @@ pub enum Command {
     /// The longest lease of before `lease_millis` was lowered has ended, whoever held it (R13).
     #[prost(message, tag = "30")]
     ForgetLongerLease(ForgetLongerLease),
+    /// Whoever has a subtree goes on under another epoch: nothing that was proposed under this one is applied any more
+    /// (R11).
+    #[prost(message, tag = "31")]
+    RenewSubtree(RenewSubtree),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Envelope {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31"
     )]
     command: Option<Command>,
 }

@@ -29,8 +29,8 @@ pub use command::{
     AllocateInos, Assignment, CancelMove, Command, CommandError, CommandResult, CommandValue, CommitMove,
     ConfirmMember, CreateCluster, DaemonState, DecideTransaction, DrainRank, EndSession, FinishTransactions,
     ForgetLongerLease, MergeSubtree, Participant, PinSubtree, PoolSpec, RaiseRoutes, RankDown, RegisterClient,
-    RegisterOsd, RegisterRank, RemoveDaemon, Reparent, SetMon, SetSetting, SplitSubtree, SpreadSubtree, StartMove,
-    TransactionName,
+    RegisterOsd, RegisterRank, RemoveDaemon, RenewSubtree, Reparent, SetMon, SetSetting, SplitSubtree, SpreadSubtree,
+    StartMove, TransactionName,
 };
 pub use convert::MapError;
 pub use map::{

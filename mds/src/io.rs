@@ -65,6 +65,8 @@ pub trait Mons {
     fn split(&self, request: SplitSubtreeRequest) -> Io<(SubtreeId, Epoch)>;
     /// A subtree becomes part of its parent (R11).
     fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch>;
+    /// An epoch of a subtree ends, and with it what was proposed under it; a map in which it has another one (R11).
+    fn renew(&self, subtree: SubtreeId, epoch: Epoch) -> Io<Epoch>;
     /// A subtree is handed over (R12).
     fn commit_move(&self, request: CommitMoveRequest) -> Io<Epoch>;
     /// It is not handed over (R12).
@@ -186,6 +188,11 @@ impl Mons for RankMons {
             let (child, child_epoch, parent_epoch) = (request.child, request.child_epoch, request.parent_epoch);
             client.merge_subtree(SubtreeId(child), Epoch(child_epoch), Epoch(parent_epoch)).await
         })
+    }
+
+    fn renew(&self, subtree: SubtreeId, epoch: Epoch) -> Io<Epoch> {
+        let client = self.client.clone();
+        Box::pin(async move { client.renew_subtree(subtree, epoch).await })
     }
 
     fn commit_move(&self, request: CommitMoveRequest) -> Io<Epoch> {

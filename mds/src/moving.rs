@@ -3,6 +3,11 @@
 //! All go the same way: the actor is frozen and drained, one compare-and-set in the map decides, and whoever the map
 //! then names opens the subtree anew under its next epoch. A proposal whose answer is lost is repeated until the
 //! answer is definite; until then nothing is served.
+//!
+//! A refusal is definite only if nothing of the proposal is on its way any more, or can do any harm when it comes. For
+//! a move one command sees to that: it is cancelled (R12). A split or merge may be refused for a while only, because
+//! the map is full or something moves. After a try without an answer the subtree goes on under another epoch, which a
+//! command of the map begins ([`Task::settle`], R11).
 
 mod imports;
 mod merge;
@@ -46,17 +51,25 @@ pub(crate) struct Task {
     pub committing: Rc<Cell<bool>>,
 }
 
-/// Repeats a proposal until its outcome is known. It names what it builds on, so that it takes effect once.
-async fn definite<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
-    let mut unknown = false;
+/// A proposal that was refused.
+struct Refused {
+    error: Error,
+    /// A try before had no answer: it may have been done, or may still be on its way.
+    open: bool,
+}
+
+/// Repeats a proposal until there is an answer. It names what it builds on, so that it takes effect once.
+async fn repeat<T>(propose: impl Fn() -> Io<T>) -> Result<T, Refused> {
+    let mut open = false;
     loop {
         match propose().await {
             Ok(decided) => return Ok(decided),
-            Err(error) if is_definite(&error) => return Err(error),
-            // It was not proposed, by none of the tries of this call (`OVERLOADED` says so) or of those before.
-            Err(error) if error.reason == Reason::Overloaded && !unknown => return Err(error),
+            // Or it was not proposed, by none of the tries of this call (`OVERLOADED` says so) or of those before.
+            Err(error) if is_definite(&error) || error.reason == Reason::Overloaded && !open => {
+                return Err(Refused { error, open });
+            }
             Err(error) => {
-                unknown = true;
+                open = true;
                 tracing::debug!(%error, "a proposal without an answer is repeated");
                 tokio::time::sleep(error.retry_after.unwrap_or(REPEAT)).await;
             }
@@ -64,7 +77,41 @@ async fn definite<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
     }
 }
 
-/// The map refused it, and always will.
+/// The same for what the map refuses for ever if it refuses it, whatever comes late.
+async fn definite<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
+    repeat(propose).await.map_err(|refused| refused.error)
+}
+
+/// The same; that it was not proposed for want of room is no outcome.
+async fn insist<T>(propose: impl Fn() -> Io<T>) -> Result<T, Error> {
+    loop {
+        match definite(&propose).await {
+            Err(error) if error.reason == Reason::Overloaded => {
+                tokio::time::sleep(error.retry_after.unwrap_or(REPEAT)).await;
+            }
+            decided => return decided,
+        }
+    }
+}
+
+/// A split or merge that has not happened, and never will.
+struct NotDone {
+    error: Error,
+    left: Left,
+}
+
+/// What a refused split or merge has left of the subtree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// All is as before.
+    AsItWas,
+    /// It has another epoch by now.
+    Renewed,
+    /// The map knows it no more: it was merged after all.
+    Gone,
+}
+
+/// The map refused it.
 fn is_definite(error: &Error) -> bool {
     use Reason::{InUse, InvalidRequest, StaleEpoch, TooLarge, UnknownId};
     matches!(error.reason, StaleEpoch | InvalidRequest | InUse | UnknownId | TooLarge)
@@ -74,7 +121,7 @@ fn gone() -> Error {
     Error::new(Reason::Unavailable, "the subtree was given up meanwhile")
 }
 
-/// A frozen subtree. It runs again when this is dropped, unless it ends before.
+/// A frozen subtree. It runs again when this is dropped, unless it is kept so or ends before.
 struct Ice {
     address: Addr<Subtree>,
     token: Token,
@@ -106,9 +153,14 @@ impl Ice {
         }
     }
 
-    /// It ends as it is: the map has decided.
-    fn keep(self) {
+    /// It ends as it is: the map decides, or has decided. Also if nobody waits for that: the rank stops.
+    fn keep(&self) {
         self.token.keep();
+    }
+
+    /// The map has decided that all is as before.
+    fn melt(self) {
+        self.token.let_go();
     }
 }
 
@@ -143,6 +195,40 @@ impl Task {
         let _ = self.common.parts.map.wait_for(epoch, MAP_WAIT).await;
     }
 
+    /// Repeats a proposal that builds on this epoch of this subtree until its outcome is final. The subtree is frozen.
+    ///
+    /// R11: what the map refuses now it may do a moment later, and the bytes of a try without an answer may arrive then,
+    /// when all is served again. All that they build on is the epoch that they name: it is ended by a command before a
+    /// refusal counts, and then the proposal is made once more, for an earlier try may have come before that.
+    async fn settle<T>(&self, propose: impl Fn() -> Io<T>) -> Result<T, NotDone> {
+        let error = match repeat(&propose).await {
+            Ok(decided) => return Ok(decided),
+            Err(Refused { error, open: false }) => return Err(NotDone { error, left: Left::AsItWas }),
+            Err(Refused { error, open: true }) => error,
+        };
+        let Ownership { subtree, epoch, .. } = self.own;
+        tracing::info!(%subtree, %epoch, %error, "refused after a try without an answer: the epoch is ended (R11)");
+        let mons = Rc::clone(&self.common.parts.outside.mons);
+        let renewed = loop {
+            match insist(|| mons.renew(subtree, epoch)).await {
+                Ok(epoch) => break Some(epoch),
+                Err(error) if error.reason == Reason::UnknownId => break None,
+                Err(error) => {
+                    tracing::warn!(%subtree, %error, "the mons do not end its epoch; it is not served meanwhile");
+                    tokio::time::sleep(PATIENCE).await;
+                }
+            }
+        };
+        match (insist(propose).await, renewed) {
+            (Ok(decided), _) => Ok(decided),
+            (Err(_), Some(renewed)) => {
+                self.await_map(renewed).await;
+                Err(NotDone { error, left: Left::Renewed })
+            }
+            (Err(error), None) => Err(NotDone { error, left: Left::Gone }),
+        }
+    }
+
     /// Splits `target` off. With the cache of what is left.
     async fn split(&self, target: &Target, automatic: bool) -> Result<(SubtreeId, Epoch, Option<Warm>), Error> {
         // What is wrong costs nothing, and the records are there when nothing is served.
@@ -154,20 +240,20 @@ impl Task {
         self.find(target).await?;
         let ice = Ice::new(&self.address, false).await?;
         let place = self.find(target).await?;
+        ice.keep();
         match self.propose_split(&place, automatic).await {
-            Ok((child, epoch)) => {
-                let left = self.divide(&place, child, epoch).await;
-                ice.keep();
-                Ok((child, epoch, left))
-            }
-            Err(error) => {
+            Ok((child, epoch)) => Ok((child, epoch, self.divide(&place, child, epoch).await)),
+            Err(NotDone { error, left }) => {
                 self.committing.set(false);
+                if left == Left::AsItWas {
+                    ice.melt();
+                }
                 Err(error)
             }
         }
     }
 
-    async fn propose_split(&self, place: &Place, automatic: bool) -> Result<(SubtreeId, Epoch), Error> {
+    async fn propose_split(&self, place: &Place, automatic: bool) -> Result<(SubtreeId, Epoch), NotDone> {
         let request = SplitSubtreeRequest {
             parent: self.own.subtree.0,
             parent_epoch: self.own.epoch.0,
@@ -181,7 +267,7 @@ impl Task {
         let mons = Rc::clone(&self.common.parts.outside.mons);
         self.common.nursery.await_birth(place.ino);
         self.committing.set(true);
-        let decided = definite(|| mons.split(request.clone())).await;
+        let decided = self.settle(|| mons.split(request.clone())).await;
         if decided.is_err() {
             self.common.nursery.born(place.ino, None);
         }

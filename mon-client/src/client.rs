@@ -208,14 +208,15 @@ impl MonClient {
     /// Splits a directory off (R11), after a drain. Idempotent for one parent, epoch and root. Returns the new subtree
     /// and the epoch of the map in which it exists.
     ///
-    /// Errors: `STALE_EPOCH` when the parent has another epoch or moves, `INVALID_REQUEST` for the root of a subtree.
-    /// Others leave it open whether the split has happened: repeat it, or look at the map.
+    /// Errors: `STALE_EPOCH` when the parent has another epoch or moves, `INVALID_REQUEST` for the root of a subtree,
+    /// `IN_USE` when the map is full. Others leave it open whether the split has happened: repeat it. A refusal says
+    /// that this call has not done it, not that an earlier one cannot do it any more: see `renew_subtree`.
     pub async fn split_subtree(&self, request: mon::SplitSubtreeRequest) -> Result<(SubtreeId, Epoch), Error> {
         let call = |channel| {
             let request = request.clone();
             async move { service(channel).split_subtree(request).await }
         };
-        let response = self.0.targets.call(self.0.limit, call).await?;
+        let response = self.0.targets.call_strictly(self.0.limit, call).await?;
         Ok((SubtreeId(response.subtree), Epoch(response.map_epoch)))
     }
 
@@ -223,7 +224,8 @@ impl MonClient {
     /// it is gone.
     ///
     /// Errors: `STALE_EPOCH` when one of them has another epoch or moves, `IN_USE` when it has children or the two have
-    /// different owners, `INVALID_REQUEST` for the root subtree. Others leave it open whether it has happened.
+    /// different owners, `INVALID_REQUEST` for the root subtree. Others leave it open whether it has happened. Refusals
+    /// are as those of `split_subtree`.
     pub async fn merge_subtree(
         &self,
         child: SubtreeId,
@@ -233,6 +235,17 @@ impl MonClient {
         let request =
             mon::MergeSubtreeRequest { child: child.0, child_epoch: child_epoch.0, parent_epoch: parent_epoch.0 };
         let call = |channel| async move { service(channel).merge_subtree(request).await };
+        self.0.targets.call_strictly(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
+    }
+
+    /// Ends an epoch of a subtree; its owner goes on under another one (R11). Idempotent. After an answer that is no
+    /// error no split, merge or handover that names this epoch is applied any more. Returns the epoch of a map in which
+    /// the subtree has another one.
+    ///
+    /// Errors: `UNKNOWN_ID` when it was merged away. Others leave it open.
+    pub async fn renew_subtree(&self, subtree: SubtreeId, epoch: Epoch) -> Result<Epoch, Error> {
+        let request = mon::RenewSubtreeRequest { subtree: subtree.0, epoch: epoch.0 };
+        let call = |channel| async move { service(channel).renew_subtree(request).await };
         self.0.targets.call(self.0.limit, call).await.map(|response| Epoch(response.map_epoch))
     }
 

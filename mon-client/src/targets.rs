@@ -133,12 +133,38 @@ impl Targets {
         self.call_patiently(limit, ATTEMPT, call).await
     }
 
-    /// The same for a call whose answer may take until `patience`.
+    /// The same for a command that the map may refuse for a while only: a refusal, too, is told only if no earlier try
+    /// was left open. What the map does not do now it may do when that one comes (R11).
+    pub(crate) async fn call_strictly<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnMut(MonChannel) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.repeat(limit, ATTEMPT, false, call).await
+    }
+
+    /// The same as `call` for a call whose answer may take until `patience`.
     pub(crate) async fn call_patiently<T, F>(
         &self,
         limit: Duration,
         patience: Duration,
         mut call: impl FnMut(MonChannel) -> F,
+        call: impl FnMut(MonChannel) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.repeat(limit, patience, true, call).await
+    }
+
+    async fn repeat<T, F>(
+        &self,
+        limit: Duration,
+        patience: Duration,
+        refusals_are_final: bool,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -167,7 +193,7 @@ impl Targets {
                 return Err(if open { as_open(error) } else { error });
             }
             if !is_retryable(&error) {
-                return Err(error);
+                return Err(if open && !refusals_are_final { as_open(error) } else { error });
             }
             open |= leaves_open(&error);
             // A fresh hint is followed at once; when hints chase each other, an election is under way.

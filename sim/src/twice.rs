@@ -99,6 +99,9 @@ impl Mons for TwiceMons {
     fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch> {
         self.again.send(OTHERS_ONE_IN, || self.inner.merge(request))
     }
+    fn renew(&self, subtree: SubtreeId, epoch: Epoch) -> Io<Epoch> {
+        self.again.send(OTHERS_ONE_IN, || self.inner.renew(subtree, epoch))
+    }
     fn commit_move(&self, request: CommitMoveRequest) -> Io<Epoch> {
         self.again.send(OTHERS_ONE_IN, || self.inner.commit_move(request))
     }

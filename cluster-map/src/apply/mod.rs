@@ -63,6 +63,7 @@ impl ClusterMap {
             Command::CommitMove(command) => subtree::commit_move(self, *command),
             Command::CancelMove(command) => subtree::cancel_move(self, *command),
             Command::RaiseRoutes(command) => subtree::raise_routes(self, command),
+            Command::RenewSubtree(command) => subtree::renew(self, *command),
             Command::PinSubtree(command) => subtree::pin(self, *command),
             Command::SpreadSubtree(command) => subtree::spread(self, *command),
             Command::DrainRank(command) => rank::drain(self, *command),

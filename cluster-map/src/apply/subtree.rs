@@ -4,8 +4,8 @@ use pando_proto::{Epoch, Ino, Rank, SubtreeId, is_file_name};
 
 use super::{Applied, CHANGED, UNCHANGED};
 use crate::command::{
-    CancelMove, CommandError, CommandValue, CommitMove, MergeSubtree, PinSubtree, RaiseRoutes, SplitSubtree,
-    SpreadSubtree, StartMove,
+    CancelMove, CommandError, CommandValue, CommitMove, MergeSubtree, PinSubtree, RaiseRoutes, RenewSubtree,
+    SplitSubtree, SpreadSubtree, StartMove,
 };
 use crate::map::{ClusterMap, Lineage, Subtree};
 
@@ -286,6 +286,21 @@ pub(super) fn cancel_move(map: &mut ClusterMap, command: CancelMove) -> Applied 
         return Ok(UNCHANGED);
     }
     subtree.stay();
+    Ok(CHANGED)
+}
+
+/// R11: after an answer nothing that names this epoch of the subtree, or an earlier one, is applied any more. A split
+/// or merge that was refused may be so for a while only (the map is full, one of the subtrees moves, a child has to go
+/// first), and a copy of it that comes late would be the first one: all that guards it is the epoch that it names.
+pub(super) fn renew(map: &mut ClusterMap, command: RenewSubtree) -> Applied {
+    let now = map.next_epoch();
+    let (id, subtree) = find(map, command.subtree)?;
+    if subtree.epoch.0 > command.epoch {
+        return Ok(UNCHANGED);
+    }
+    check_epoch(id, subtree, command.epoch)?;
+    let subtree = find_mut(map, command.subtree)?;
+    subtree.hand_to(subtree.owner, now);
     Ok(CHANGED)
 }
 

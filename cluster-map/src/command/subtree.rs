@@ -85,6 +85,17 @@ pub struct CancelMove {
     pub move_id: u64,
 }
 
+/// See [`Command::RenewSubtree`](super::Command::RenewSubtree).
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct RenewSubtree {
+    /// The subtree.
+    #[prost(uint64, tag = "1")]
+    pub subtree: u64,
+    /// Its epoch up to now. Nothing happens if it is over already.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+}
+
 /// See [`Command::RaiseRoutes`](super::Command::RaiseRoutes).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RaiseRoutes {

@@ -41,6 +41,8 @@ fn the_log_format_stays() {
     assert_eq!(command.to_bytes(), [&[1, 0x22, 10, 0x0a, 1, 7, 0x12, 5][..], b"mds.3"].concat());
     let command = Command::ForgetLongerLease(ForgetLongerLease { since: 300 });
     assert_eq!(command.to_bytes(), [1, 0xf2, 1, 3, 0x08, 0xac, 2]);
+    let command = Command::RenewSubtree(RenewSubtree { subtree: 3, epoch: 300 });
+    assert_eq!(command.to_bytes(), [1, 0xfa, 1, 5, 0x08, 3, 0x10, 0xac, 2]);
     let command = Command::RemoveRank(RemoveDaemon { id: 5 });
     assert_eq!(command.to_bytes(), [1, 0x82, 1, 2, 0x08, 5]);
     let command = Command::SetSetting(SetSetting { name: "a".into(), value: "1".into() });

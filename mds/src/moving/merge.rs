@@ -9,7 +9,7 @@ use pando_proto::mon::MergeSubtreeRequest;
 use pando_proto::{Epoch, Error, Reason, SubtreeId};
 use tokio::sync::oneshot;
 
-use super::{Ice, SPLIT_SLICE, Task, definite, gone};
+use super::{Ice, Left, NotDone, SPLIT_SLICE, Task, gone};
 use crate::owner::{Outcome, Reply, Warm};
 use crate::subtree::{MapChanged, Release, Released, Subtree};
 
@@ -67,18 +67,25 @@ impl Task {
         // The parent's owner may see the outcome in the map before we do: it leaves the cache to us.
         let claim = self.common.nursery.claim(parent);
         self.committing.set(true);
-        match definite(|| mons.merge(request)).await {
+        ice.keep();
+        upper_ice.keep();
+        match self.settle(|| mons.merge(request)).await {
             Ok(epoch) => {
                 self.await_map(epoch).await;
                 if let Some(warm) = self.join(&upper.address, parent_epoch).await {
                     claim.leave(warm);
                 }
-                ice.keep();
-                upper_ice.keep();
                 Ok((parent, epoch))
             }
-            Err(error) => {
+            Err(NotDone { error, left }) => {
                 self.committing.set(false);
+                if left == Left::AsItWas {
+                    ice.melt();
+                }
+                // What was merged away has raised the epoch of its parent.
+                if left != Left::Gone {
+                    upper_ice.melt();
+                }
                 Err(error)
             }
         }

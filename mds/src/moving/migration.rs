@@ -12,7 +12,7 @@ use pando_proto::{Error, Rank, Reason};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{Ice, Task, definite, gone};
+use super::{Ice, Task, definite, gone, insist};
 use crate::owner::Outcome;
 use crate::subtree::{self, ExportStep, Part};
 use crate::takeover::Ownership;
@@ -114,6 +114,7 @@ impl Task {
         let mons = Rc::clone(&self.common.parts.outside.mons);
         // From here on nothing is served until the outcome is known.
         self.committing.set(true);
+        ice.keep();
         let began = Instant::now();
         let epoch = match definite(|| mons.commit_move(request)).await {
             Ok(epoch) => epoch,
@@ -125,7 +126,6 @@ impl Task {
         took.commit = began.elapsed();
         self.await_map(epoch).await;
         took.map = began.elapsed().saturating_sub(took.commit);
-        ice.keep();
         Ok(took)
     }
 
@@ -133,11 +133,14 @@ impl Task {
     /// says is known before anything runs again.
     async fn refused(&self, wanted: Wanted, ice: Ice) {
         let mons = Rc::clone(&self.common.parts.outside.mons);
-        match definite(|| mons.cancel_move(self.own.subtree, wanted.move_id)).await {
-            Ok(epoch) => self.await_map(epoch).await,
+        match insist(|| mons.cancel_move(self.own.subtree, wanted.move_id)).await {
+            Ok(epoch) => {
+                self.await_map(epoch).await;
+                ice.melt();
+            }
             // It was, or there is no such subtree any more: the map that is on its way ends it.
-            Err(error) if matches!(error.reason, Reason::StaleEpoch | Reason::UnknownId) => ice.keep(),
-            Err(_) => {}
+            Err(error) if matches!(error.reason, Reason::StaleEpoch | Reason::UnknownId) => {}
+            Err(_) => ice.melt(),
         }
     }
 

@@ -35,6 +35,10 @@ impl Token {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    pub fn let_go(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
     pub fn is_kept(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -331,10 +331,16 @@ pub struct FakeMons {
     handovers: Rc<watch::Sender<usize>>,
     /// What they say of transactions.
     pub decided: Rc<RefCell<Option<Decision>>>,
+    /// What they do and say when a split is proposed.
+    pub splitting: Rc<RefCell<Option<Splitting>>>,
     /// What they do and say when a merge is proposed.
     pub merging: Rc<RefCell<Option<Merging>>>,
+    /// What they do and say when the epoch of a subtree is to end.
+    pub renewing: Rc<RefCell<Option<Renewing>>>,
 }
 
+type Splitting = Box<dyn FnMut(SplitSubtreeRequest) -> Result<(SubtreeId, Epoch), Error>>;
+type Renewing = Box<dyn FnMut(SubtreeId, Epoch) -> Result<Epoch, Error>>;
 type Merging = Box<dyn FnMut(MergeSubtreeRequest) -> Result<Epoch, Error>>;
 
 impl FakeMons {
@@ -367,8 +373,24 @@ impl Mons for FakeMons {
         Box::pin(async { Ok(()) })
     }
 
-    fn split(&self, _: SplitSubtreeRequest) -> Io<(SubtreeId, Epoch)> {
-        alone()
+    fn split(&self, request: SplitSubtreeRequest) -> Io<(SubtreeId, Epoch)> {
+        match self.splitting.borrow_mut().as_mut() {
+            Some(splitting) => {
+                let answer = splitting(request);
+                Box::pin(async move { answer })
+            }
+            None => alone(),
+        }
+    }
+
+    fn renew(&self, subtree: SubtreeId, epoch: Epoch) -> Io<Epoch> {
+        match self.renewing.borrow_mut().as_mut() {
+            Some(renewing) => {
+                let answer = renewing(subtree, epoch);
+                Box::pin(async move { answer })
+            }
+            None => alone(),
+        }
     }
 
     fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch> {

@@ -12,3 +12,4 @@ mod moves;
 mod once;
 mod prepare;
 mod takeover;
+mod splits;

@@ -14,9 +14,9 @@ use pando_proto::{Epoch, Errno, Error, Ino, Rank, Reason, SubtreeId};
 use crate::harness::*;
 
 const CACHE: u64 = 64 << 20;
-const CHILD: SubtreeId = SubtreeId(2);
+pub const CHILD: SubtreeId = SubtreeId(2);
 
-fn split(map: &mut ClusterMap, root: Ino) {
+pub fn split(map: &mut ClusterMap, root: Ino) {
     let parent = map.subtrees.get_mut(&ROOT_SUBTREE).unwrap();
     parent.epoch.0 += 1;
     let split_from = Some((ROOT_SUBTREE, parent.epoch));
@@ -50,7 +50,12 @@ fn merge(map: &mut ClusterMap) {
 }
 
 /// An operation on what is in the child, sent there.
-async fn call_child(rank: &TestRank, client: &mut Client, root: Ino, op: impl Fn(mds::Target) -> mds::operation::Op) {
+pub async fn call_child(
+    rank: &TestRank,
+    client: &mut Client,
+    root: Ino,
+    op: impl Fn(mds::Target) -> mds::operation::Op,
+) {
     loop {
         let id = client.send_to(CHILD, op(mds::Target { base: root.0, path: "in".into() })).await;
         match result(client.reply(id).await) {
@@ -140,6 +145,37 @@ fn r11_a_cache_is_not_used_if_more_than_the_merge_has_happened() {
         let Reply::Stat(found) = client.call(stat("out")).await.unwrap() else { panic!("no attributes") };
         assert_eq!(found.attr.unwrap().mode, 0o600, "what was in memory is old");
         assert_eq!(body_of(client.call(read_file("dir/in")).await.unwrap()).unwrap(), "inside");
+        rank.stop().await;
+    });
+}
+
+/// A copy of a try without an answer may come when nothing speaks against it any more.
+#[test]
+fn r11_a_merge_that_is_refused_after_a_try_without_an_answer_never_happens() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let (dir, _) = two_subtrees(&rank, &mut client).await;
+        let parent_epoch = rank.map.borrow().subtrees[&ROOT_SUBTREE].epoch.0;
+        let answers = [Reason::Unavailable, Reason::InUse, Reason::StaleEpoch];
+        let mut answers = answers.into_iter().map(|reason| Error::new(reason, "as the test says"));
+        *world.mons.merging.borrow_mut() = Some(Box::new(move |_| Err(answers.next().expect("three tries"))));
+        let (map, renewed) = (rank.map.clone(), Rc::new(Cell::new(None)));
+        let note = Rc::clone(&renewed);
+        let renewing = move |subtree: SubtreeId, epoch: Epoch| {
+            note.set(Some((subtree, epoch)));
+            change(&map, |map| map.subtrees.get_mut(&subtree).unwrap().epoch.0 += 1);
+            Ok(map.borrow().epoch)
+        };
+        *world.mons.renewing.borrow_mut() = Some(Box::new(renewing));
+        assert_eq!(ask_to_merge(&rank).await.unwrap_err().reason, Reason::InUse, "why it was refused");
+        assert_eq!(renewed.get(), Some((CHILD, Epoch(1))), "the epoch that the late copy names");
+        let read = |target| mds::operation::Op::ReadFile(mds::ReadFileRequest { caller: root(), target: Some(target) });
+        call_child(&rank, &mut client, dir, read).await;
+        assert_eq!(world.records.fence(dir.shard(), CHILD), 2, "it is served under its next epoch");
+        client.call(write_file("out", b"changed")).await.unwrap();
+        assert_eq!(world.records.fence(Ino::ROOT.shard(), ROOT_SUBTREE), parent_epoch, "the parent goes on as it was");
         rank.stop().await;
     });
 }

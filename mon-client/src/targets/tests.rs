@@ -13,6 +13,14 @@ fn failed(reason: Reason) -> Error {
 
 /// Calls mons that answer so, one try after the other, and then with the last one for ever. `None` is no answer.
 async fn call(answers: impl IntoIterator<Item = Option<Reason>>) -> Error {
+    call_as(false, answers).await
+}
+
+async fn call_strictly(answers: impl IntoIterator<Item = Option<Reason>>) -> Error {
+    call_as(true, answers).await
+}
+
+async fn call_as(strictly: bool, answers: impl IntoIterator<Item = Option<Reason>>) -> Error {
     let targets = Targets::new(Env::system().net, vec!["a:1".into(), "b:1".into()]).unwrap();
     let answers = RefCell::new(answers.into_iter().collect::<VecDeque<_>>());
     let next = || {
@@ -28,7 +36,8 @@ async fn call(answers: impl IntoIterator<Item = Option<Reason>>) -> Error {
             }
         }
     };
-    targets.call(LIMIT, asked).await.unwrap_err()
+    let called = if strictly { targets.call_strictly(LIMIT, asked).await } else { targets.call(LIMIT, asked).await };
+    called.unwrap_err()
 }
 
 /// R11, R12: whoever is told "overloaded" serves on, and must not be overtaken by a try that is still on its way.
@@ -48,7 +57,19 @@ async fn a_refusal_is_told_only_if_no_try_was_left_open() {
     assert_eq!(call([Some(Unavailable)]).await, failed(Unavailable), "as it was told");
 }
 
-/// The map's refusal is final whatever happened before: it names what never comes back.
+/// R11: a split or merge that is refused now may be taken when an earlier try comes.
+#[tokio::test(start_paused = true)]
+async fn what_may_be_refused_for_a_while_is_open_after_a_try_without_an_answer() {
+    for refusal in [Reason::StaleEpoch, Reason::InvalidRequest, Reason::InUse, Reason::UnknownId] {
+        let began = Instant::now();
+        let error = call_strictly([None, Some(refusal)]).await;
+        assert!(error.reason == Reason::Timeout && error.message.contains("may or may not"), "{error}");
+        assert!(began.elapsed() < LIMIT / 2, "who asks decides what to do about it");
+        assert_eq!(call_strictly([Some(Reason::Overloaded), Some(refusal)]).await, failed(refusal), "none is open");
+    }
+}
+
+/// Other refusals of the map are final whatever happened before: they name what never comes back.
 #[tokio::test(start_paused = true)]
 async fn what_the_map_refuses_is_told_at_once() {
     for refusal in [Reason::StaleEpoch, Reason::InvalidRequest, Reason::InUse, Reason::UnknownId] {

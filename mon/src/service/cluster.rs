@@ -232,6 +232,11 @@ impl ClusterService for Cluster {
         Ok(Response::new(mon::MergeSubtreeResponse { map_epoch: result.epoch.0 }))
     }
 
+    async fn renew_subtree(&self, request: Request<mon::RenewSubtreeRequest>) -> Answer<mon::RenewSubtreeResponse> {
+        let result = self.propose(subtree::renew(request.into_inner())).await?;
+        Ok(Response::new(mon::RenewSubtreeResponse { map_epoch: result.epoch.0 }))
+    }
+
     async fn commit_move(&self, request: Request<mon::CommitMoveRequest>) -> Answer<mon::CommitMoveResponse> {
         let result = self.propose(subtree::commit_move(request.into_inner())).await?;
         Ok(Response::new(mon::CommitMoveResponse { map_epoch: result.epoch.0 }))

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pando_cluster_map::{
     CancelMove, ClusterMap, Command, CommitMove, DecideTransaction, DrainRank, FinishTransactions, MergeSubtree,
-    Participant, PinSubtree, RaiseRoutes, Reparent, SplitSubtree, SpreadSubtree, StartMove, TransactionName, balancer,
+    Participant, PinSubtree, RaiseRoutes, RenewSubtree, Reparent, SplitSubtree, SpreadSubtree, StartMove,
+    TransactionName, balancer,
 };
 use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId, mon};
 use tonic::metadata::MetadataMap;
@@ -43,6 +44,10 @@ pub(super) fn split(request: mon::SplitSubtreeRequest) -> Result<Command, Error>
 pub(super) fn merge(request: mon::MergeSubtreeRequest) -> Command {
     let mon::MergeSubtreeRequest { child, child_epoch, parent_epoch } = request;
     Command::MergeSubtree(MergeSubtree { child, child_epoch, parent_epoch })
+}
+
+pub(super) fn renew(request: mon::RenewSubtreeRequest) -> Command {
+    Command::RenewSubtree(RenewSubtree { subtree: request.subtree, epoch: request.epoch })
 }
 
 pub(super) fn commit_move(request: mon::CommitMoveRequest) -> Command {

@@ -51,6 +51,12 @@ async fn subtrees_are_split_moved_and_merged_by_compare_and_set() {
     assert_eq!(client.split_subtree(split(ROOT_SUBTREE, 1, 60)).await.unwrap_err().reason, Reason::StaleEpoch);
     assert_eq!(client.split_subtree(split(child, 1, 50)).await.unwrap_err().reason, Reason::InvalidRequest);
 
+    let epoch = client.renew_subtree(ROOT_SUBTREE, Epoch(2)).await.unwrap();
+    assert_eq!(client.renew_subtree(ROOT_SUBTREE, Epoch(2)).await.unwrap(), epoch, "idempotent");
+    assert_eq!(client.get_map(epoch).await.unwrap().root_subtree().unwrap().epoch, Epoch(3));
+    assert_eq!(client.split_subtree(split(ROOT_SUBTREE, 2, 60)).await.unwrap_err().reason, Reason::StaleEpoch);
+    assert_eq!(client.renew_subtree(SubtreeId(99), Epoch(1)).await.unwrap_err().reason, Reason::UnknownId);
+
     let (move_id, begun) = admin.move_subtree(child, Rank(1), false).await.unwrap();
     assert_eq!(admin.move_subtree(child, Rank(1), false).await.unwrap(), (move_id, begun), "idempotent");
     assert_eq!(admin.move_subtree(child, Rank(2), false).await.unwrap_err().reason, Reason::InUse);
@@ -70,7 +76,7 @@ async fn subtrees_are_split_moved_and_merged_by_compare_and_set() {
 
     let epoch = client.raise_routes(vec![child]).await.unwrap();
     assert_eq!(client.get_map(epoch).await.unwrap().subtrees[&child].route, 2);
-    let apart = client.merge_subtree(child, Epoch(2), Epoch(2)).await.unwrap_err();
+    let apart = client.merge_subtree(child, Epoch(2), Epoch(3)).await.unwrap_err();
     assert!(apart.reason == Reason::InUse && apart.message.contains("one rank first"), "{apart}");
     let (move_id, _) = admin.move_subtree(child, Rank(0), false).await.unwrap();
     client.cancel_move(child, move_id).await.unwrap();
@@ -78,9 +84,9 @@ async fn subtrees_are_split_moved_and_merged_by_compare_and_set() {
     assert!(matches!(refused, MoveOutcome::Refused(_)), "R12: it was given up: {refused:?}");
     let (move_id, _) = admin.move_subtree(child, Rank(0), false).await.unwrap();
     client.commit_move(child, Rank(1), Epoch(2), move_id).await;
-    let epoch = client.merge_subtree(child, Epoch(3), Epoch(2)).await.unwrap();
+    let epoch = client.merge_subtree(child, Epoch(3), Epoch(3)).await.unwrap();
     let map = client.get_map(epoch).await.unwrap();
-    assert_eq!((map.subtrees.len(), map.root_subtree().unwrap().epoch), (1, Epoch(3)));
+    assert_eq!((map.subtrees.len(), map.root_subtree().unwrap().epoch), (1, Epoch(4)));
     mon.stop().await;
 }
 

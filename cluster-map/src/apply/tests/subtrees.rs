@@ -47,6 +47,10 @@ fn cancel(subtree: u64, move_id: u64) -> Command {
     Command::CancelMove(CancelMove { subtree, move_id })
 }
 
+fn renew(subtree: u64, epoch: u64) -> Command {
+    Command::RenewSubtree(RenewSubtree { subtree, epoch })
+}
+
 fn drain(rank: u32, draining: bool) -> Command {
     Command::DrainRank(DrainRank { rank, draining })
 }

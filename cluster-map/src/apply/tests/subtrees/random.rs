@@ -15,6 +15,7 @@ pub(in crate::apply::tests) fn any_subtree_command() -> impl Strategy<Value = Co
         6 => (id.clone(), rank.clone(), mostly_true(), mostly_true())
             .prop_map(|(subtree, from, epoch, move_id)| commit(subtree, from, epoch, move_id)),
         1 => (id.clone(), mostly_true()).prop_map(|(subtree, move_id)| cancel(subtree, move_id)),
+        2 => (id.clone(), mostly_true()).prop_map(|(subtree, epoch)| renew(subtree, epoch)),
         2 => prop::collection::vec(id.clone(), 0..3).prop_map(|subtrees| {
             Command::RaiseRoutes(RaiseRoutes { subtrees })
         }),
@@ -67,6 +68,10 @@ pub(in crate::apply::tests) fn aim(map: &ClusterMap, command: Command) -> Comman
             let move_id = or(cancel.move_id, subtree(cancel.subtree).move_id);
             Command::CancelMove(CancelMove { move_id, ..cancel })
         }
+        Command::RenewSubtree(renewed) => {
+            let id = pick(renewed.subtree);
+            renew(id, or(renewed.epoch, subtree(id).epoch.0))
+        }
         other => other,
     }
 }
@@ -108,6 +113,32 @@ impl Handovers {
     }
 }
 
+/// Epochs of subtrees that are over, as the map has said: an owner must be able to rely on that (R11).
+#[derive(Default)]
+struct Over(std::collections::BTreeMap<u64, u64>);
+
+impl Over {
+    /// Before the command is applied.
+    fn check(&self, command: &Command, map: &ClusterMap) {
+        let (id, epoch) = match command {
+            Command::SplitSubtree(split) => (split.parent, split.parent_epoch),
+            Command::MergeSubtree(merge) => (merge.child, merge.child_epoch),
+            Command::CommitMove(commit) => (commit.subtree, commit.epoch),
+            _ => return,
+        };
+        let mut copy = map.clone();
+        let changes = copy.apply(command).is_ok() && copy != *map;
+        assert!(!changes || self.0.get(&id).is_none_or(|over| *over < epoch), "R11: {command:?} came late");
+    }
+
+    fn note(&mut self, command: &Command, result: &Result<CommandResult, CommandError>) {
+        if let (Command::RenewSubtree(renewed), Ok(_)) = (command, result) {
+            let over = self.0.entry(renewed.subtree).or_default();
+            *over = renewed.epoch.max(*over);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -115,15 +146,17 @@ proptest! {
     fn random_commands_keep_the_tree(commands in prop::collection::vec(any_rank_command(), 0..120)) {
         let mut map = with_ranks(3);
         step(&mut map, &client(200)).unwrap();
-        let mut handovers = Handovers::default();
+        let (mut handovers, mut over) = (Handovers::default(), Over::default());
         for command in commands {
             let command = aim(&map, command);
             let reread = Command::from_bytes(&command.to_bytes()).unwrap();
+            over.check(&command, &map);
             let mut twin = map.clone();
             let result = step(&mut map, &command);
             prop_assert_eq!(twin.apply(&reread), result.clone(), "deterministic");
             prop_assert_eq!(&twin, &map);
             handovers.note(&command, &result, &map);
+            over.note(&command, &result);
         }
         prop_assert_eq!(ClusterMap::from_proto(&map.to_proto()), Ok(map));
     }

@@ -133,6 +133,57 @@ fn a_merge_raises_the_parent_and_leaves_its_fence_in_the_lineage() {
     assert!(map.lineage.is_empty(), "no session is older");
 }
 
+/// R11: a copy of a split that was refused may come when nothing speaks against it any more.
+#[test]
+fn what_was_refused_is_not_applied_after_a_renewal() {
+    let mut map = with_ranks(2);
+    let child = split_off(&mut map, ROOT, 50);
+    let limit = |count: &str| Command::SetSetting(SetSetting { name: "max_subtrees".into(), value: count.into() });
+    step(&mut map, &limit("2")).unwrap();
+    assert_eq!(reason(step(&mut map, &split(ROOT, 2, 60, &[]))), Reason::InUse, "the map is full");
+    let mut other = map.clone();
+    step(&mut other, &limit("3")).unwrap();
+    step(&mut other, &split(ROOT, 2, 60, &[])).expect("a refusal that holds for a while only");
+
+    let done = step(&mut map, &renew(ROOT, 2)).unwrap();
+    assert_eq!((held(&map, ROOT), held(&map, child)), ((0, 3), (0, 1)));
+    step(&mut map, &limit("9")).unwrap();
+    assert_eq!(reason(step(&mut map, &split(ROOT, 2, 60, &[]))), Reason::StaleEpoch, "the late copy");
+    assert_eq!(step(&mut map, &renew(ROOT, 2)).unwrap().value, done.value, "a late copy of the renewal itself");
+    assert_eq!((held(&map, ROOT), map.epoch.0), ((0, 3), done.epoch.0 + 1));
+    assert_eq!(reason(step(&mut map, &renew(ROOT, 4))), Reason::StaleEpoch, "an epoch that is yet to come");
+    assert_eq!(reason(step(&mut map, &renew(99, 1))), Reason::UnknownId);
+
+    // What came before the renewal has happened, and its repetition says so.
+    let third = step(&mut map, &split(ROOT, 3, 60, &[])).unwrap();
+    let epoch = map.epoch;
+    step(&mut map, &renew(ROOT, 3)).unwrap();
+    assert_eq!(map.epoch, epoch, "the split has raised it");
+    assert_eq!(step(&mut map, &split(ROOT, 3, 60, &[])).unwrap(), third);
+    step(&mut map, &renew(ROOT, 4)).unwrap();
+    assert_eq!(step(&mut map, &split(ROOT, 3, 60, &[])).unwrap().value, third.value);
+}
+
+/// R11, R12.
+#[test]
+fn a_renewal_voids_merges_and_the_move_under_way() {
+    let mut map = with_ranks(2);
+    let child = split_off(&mut map, ROOT, 50);
+    let id = begin(&mut map, child, 1);
+    assert_eq!(reason(step(&mut map, &merge(child, 1, 2))), Reason::StaleEpoch, "it moves");
+    let mut other = map.clone();
+    step(&mut other, &cancel(child, id)).unwrap();
+    step(&mut other, &merge(child, 1, 2)).expect("a refusal that holds for a while only");
+
+    step(&mut map, &renew(child, 1)).unwrap();
+    assert_eq!((held(&map, child), tree(&map, child).move_id, held(&map, ROOT)), ((0, 2), 0, (0, 2)));
+    assert_eq!(reason(step(&mut map, &merge(child, 1, 2))), Reason::StaleEpoch, "the late copy");
+    assert_eq!(reason(step(&mut map, &commit(child, 0, 1, id))), Reason::StaleEpoch);
+    assert_eq!(reason(step(&mut map, &commit(child, 0, 2, id))), Reason::StaleEpoch);
+    step(&mut map, &merge(child, 2, 2)).unwrap();
+    assert_eq!(reason(step(&mut map, &renew(child, 2))), Reason::UnknownId, "it was merged");
+}
+
 #[test]
 fn subtrees_are_bounded() {
     let mut map = with_ranks(1);
