@@ -280,8 +280,8 @@ impl Owner {
             self.warm = Some(joined);
         }
         // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
-        let again = self.before.filter(|(former, _)| *former == own);
-        let next_batch = again.map_or(0, |(_, ended)| ended.next_batch);
+        let again = self.before.as_ref().filter(|(former, _)| *former == own);
+        let (again, next_batch) = (again.is_some(), again.map_or(0, |(_, ended)| ended.next_batch));
         let records = Rc::clone(&parts.outside.records);
         // What was served here a moment ago is not one of many that come at once.
         let is_new = self.before.is_none() && self.warm.is_none();
@@ -325,7 +325,8 @@ impl Owner {
             lease: Arc::clone(&parts.lease),
             // The sessions of this map were known at the takeover (R19); newer maps follow at once.
             map: Arc::clone(map),
-            again: again.is_some(),
+            again,
+            over: self.before.take().filter(|_| again).map(|(_, ended)| ended.over).unwrap_or_default(),
             maps: parts.map.clone(),
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),

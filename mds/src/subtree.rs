@@ -58,7 +58,7 @@ use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
 pub(crate) use reply::{error_result, redirect};
-pub(crate) use transactions::Prepare;
+pub(crate) use transactions::{Over, Prepare};
 pub(crate) use turn::config;
 
 /// Messages that may wait in the mailbox; a stream waits when it is full.
@@ -84,13 +84,15 @@ pub(crate) struct MapChanged(pub Arc<ClusterMap>);
 pub(crate) struct Stop(pub Error);
 
 /// What the next actor of the subtree has to know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Ended {
     /// Above every batch number that was used.
     pub next_batch: u64,
 }
 
 /// What came back from outside.
+    /// Transactions that begin no more in its epoch (R18).
+    pub over: Over,
 pub(crate) enum Event {
     Fetched(Vec<fetch::Arrived>),
     Committed(Committed),
@@ -128,6 +130,8 @@ pub(crate) struct Parts {
     /// The newest one.
     pub maps: MapWatch,
     /// Of this process of the rank.
+    /// Transactions that came to their end then (R18).
+    pub over: Over,
     pub incarnation: u64,
     /// Of the whole rank.
     pub memory: Memory,

@@ -209,11 +209,12 @@ impl Subtree {
     pub(super) fn end(&mut self) {
         let Some(error) = self.ending.clone() else { return };
         self.tasks.abort_all();
+        let over = self.transactions.hand_on();
         self.send_replies();
         self.refuse_all(&error);
         self.discard_cache();
         if let Some(ended) = self.ended.take() {
-            let _ = ended.send(Ended { next_batch: self.pipeline.next_batch() });
+            let _ = ended.send(Ended { next_batch: self.pipeline.next_batch(), over });
         }
     }
 }

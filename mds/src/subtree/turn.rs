@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
+use super::transactions::Transactions;
 use crate::memory::Kind;
 use crate::session::awaited;
 use crate::subtree::Ended;
@@ -51,6 +52,7 @@ impl Subtree {
             map,
             again,
             maps,
+            over,
             incarnation,
             memory,
             trees,
@@ -91,7 +93,7 @@ impl Subtree {
             finds: Default::default(),
             routes: Default::default(),
             merging: Default::default(),
-            transactions: Default::default(),
+            transactions: Transactions::after(over),
             control,
             numbers,
             namespace,

@@ -1,6 +1,7 @@
 //! What other subtrees ask of this one (R15, R18).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use pando_cluster_map::{Decision, Transaction, TransactionId};
 use pando_proto::ids::ROOT_SUBTREE;
@@ -78,6 +79,48 @@ fn r18_what_is_prepared_waits_for_the_decision_and_outlives_a_crash() {
         let rank = TestRank::start(&world, 2, CACHE).await;
         let mut client = rank.connect(1).await;
         assert_eq!(attr(client.call(stat("f")).await.unwrap()), (ino, 3), "before anything is served");
+        rank.stop().await;
+    });
+}
+
+/// Asks until the subtree is open.
+async fn ask_patiently(rank: &TestRank, request: PrepareRequest) -> Answer {
+    loop {
+        match ask(rank, request.clone()).await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The map has forgotten them by the time that a late copy of what was asked comes.
+#[test]
+fn r18_what_is_over_does_not_begin_anew_when_the_subtree_is_opened_again_under_its_epoch() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"f")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        assert_eq!(ask(&rank, linked(1, ino)).await.unwrap(), Answer::PreparedEpoch(1));
+        decide(&rank, 1, Decision::Aborted);
+        assert_eq!(attr(client.call(stat("f")).await.unwrap()), (ino, 1), "it has ended");
+        // Given up before anything of it came here.
+        decide(&rank, 2, Decision::Aborted);
+        let error = ask(&rank, linked(2, ino)).await.unwrap_err();
+        assert!(error.is_retryable(), "it is decided: {error}");
+        rank.change_map(|map| map.transactions.clear());
+        for number in [1, 2] {
+            assert_eq!(ask_patiently(&rank, linked(number, ino)).await, Answer::Busy(true), "{number} is over");
+        }
+        world.records.refuse_next(Error::new(Reason::NoSpace, "full"));
+        let refused = client.send(vec![write_file("refused", b"2")]).await[0];
+        result(client.reply(refused).await).unwrap_err();
+        for number in [1, 2] {
+            assert_eq!(ask_patiently(&rank, linked(number, ino)).await, Answer::Busy(true), "{number} is still over");
+        }
+        assert_eq!(ask_patiently(&rank, linked(3, ino)).await, Answer::PreparedEpoch(1), "under the same epoch");
         rank.stop().await;
     });
 }

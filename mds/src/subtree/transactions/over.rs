@@ -1,7 +1,9 @@
 //! Transactions that came to their end here. No late copy of a request begins one of them anew (R18): the map has
 //! forgotten what was decided by then, and would take a late copy of the coordinator's proposal for the first one.
 //!
-//! In memory only. Another owner has another epoch, under which the map commits nothing that was prepared before.
+//! In memory, and handed from one actor to the next while the epoch lasts ([`Ended`](crate::subtree::Ended)): a subtree
+//! is opened again under the same one when the pool refuses a batch or does not raise a fence. Who opens it under
+//! another epoch needs nothing of it, for under that one the map commits nothing that was prepared before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +14,10 @@ use pando_proto::{Epoch, SubtreeId};
 const MOST_APART: usize = 256;
 
 /// See the module's text.
-#[derive(Default)]
-pub(super) struct Over(BTreeMap<SubtreeId, Numbers>);
+#[derive(Debug, Default)]
+pub(crate) struct Over(BTreeMap<SubtreeId, Numbers>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Numbers {
     epoch: Epoch,
     /// Up to this one none begins any more: what is so much older than others is to be tried under a new number.
