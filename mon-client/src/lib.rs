@@ -6,12 +6,14 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod admin;
 mod client;
 mod heartbeat;
 mod targets;
 mod watch;
 
+pub use address::{check_mons, is_address};
 pub use admin::AdminClient;
 pub use client::{MonClient, MoveOutcome};
 pub use watch::MapWatch;

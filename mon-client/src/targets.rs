@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use pando_proto::{Error, Reason};
+use pando_proto::mon::GetStatusRequest;
+use pando_proto::mon::admin_service_client::AdminServiceClient;
+use pando_proto::{Errno, Error, Reason};
 use pando_rpc::Net;
 use tokio::time::Instant;
 use tonic::metadata::{Binary, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
-use crate::{CLUSTER_HEADER, LEADER_HINT};
+use crate::{CLUSTER_HEADER, LEADER_HINT, check_mons};
 
 /// A mon that does not answer within this is left for the next one.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -52,9 +54,7 @@ struct State {
 
 impl Targets {
     pub(crate) fn new(net: Arc<dyn Net>, mons: Vec<String>) -> Result<Self, Error> {
-        if mons.is_empty() {
-            return Err(Error::new(Reason::InvalidRequest, "no mon given: name at least one as host:port"));
-        }
+        check_mons("the list of mons", &mons)?;
         let connect = |address: String| pando_rpc::channel(&net, &address).map(|channel| (address, channel));
         let known = mons.into_iter().take(MAX_TARGETS).map(connect).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { net, stamp: Stamp::default(), state: Mutex::new(State { known, current: 0 }) })
@@ -126,6 +126,7 @@ impl Targets {
     ///
     /// Errors: `OVERLOADED` and `NOT_OWNER` say that nothing has happened, and that nothing is under way; that of the
     /// last try is told only if it holds for all of them. Else the outcome is open: `TIMEOUT`, `UNAVAILABLE`.
+    /// `INVALID_REQUEST` with EPROTO where all that answer are no mons.
     pub(crate) async fn call<T, F>(&self, limit: Duration, call: impl FnMut(MonChannel) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -151,7 +152,6 @@ impl Targets {
         &self,
         limit: Duration,
         patience: Duration,
-        mut call: impl FnMut(MonChannel) -> F,
         call: impl FnMut(MonChannel) -> F,
     ) -> Result<T, Error>
     where
@@ -165,6 +165,7 @@ impl Targets {
         limit: Duration,
         patience: Duration,
         refusals_are_final: bool,
+        mut call: impl FnMut(MonChannel) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -176,14 +177,15 @@ impl Targets {
         let mut foreign = BTreeSet::new();
         loop {
             let (address, channel) = self.current();
-            let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + patience), call(channel));
+            let attempt = tokio::time::timeout_at(deadline.min(Instant::now() + patience), call(channel.clone()));
             let status = match attempt.await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => status,
                 Err(_) => Status::deadline_exceeded(format!("the mon at {address} did not answer in time")),
             };
-            let error = Error::from_tonic(&status);
-            if error.reason == Reason::WrongCluster {
+            let other = status.code() == Code::Unimplemented && !is_mon(channel, deadline).await;
+            let error = if other { no_mon(&address) } else { Error::from_tonic(&status) };
+            if other || error.reason == Reason::WrongCluster {
                 // One address may belong to somebody else by now; the cluster is gone only if all do.
                 foreign.insert(address.clone());
                 if foreign.len() < self.count() && Instant::now() < deadline {
@@ -210,6 +212,20 @@ impl Targets {
             tokio::time::sleep(pause).await;
         }
     }
+}
+
+/// Whether a mon serves there: each knows this request, whatever it answers. What it was asked before may only be too new
+/// for it.
+async fn is_mon(channel: MonChannel, deadline: Instant) -> bool {
+    let mut service = AdminServiceClient::new(channel);
+    let asked =
+        tokio::time::timeout_at(deadline.min(Instant::now() + ATTEMPT), service.get_status(GetStatusRequest {}));
+    !matches!(asked.await, Ok(Err(status)) if status.code() == Code::Unimplemented)
+}
+
+fn no_mon(address: &str) -> Error {
+    let text = format!("{address} answers, but is not a mon: is it a rank or an OSD?");
+    Error { errno: Errno::EPROTO, ..Error::new(Reason::InvalidRequest, text) }
 }
 
 /// Unlike elsewhere a stale epoch is final here: the mon's word on it is the newest.

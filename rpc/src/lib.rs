@@ -10,6 +10,7 @@ pub mod net;
 pub mod pipe;
 pub mod queue;
 pub mod server;
+pub mod signals;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub use channel::channel;
 pub use clock::{Clock, Lease, SystemClock, TokioClock};
 pub use net::{BoxIo, Listener, Net, TcpNet};
 pub use server::{Shutdown, bind, serve, standard_routes};
+pub use signals::StopSignals;
 
 /// What a daemon gets from outside: its network, its clocks and the sign to stop.
 #[derive(Clone)]

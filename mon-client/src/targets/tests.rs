@@ -88,3 +88,28 @@ async fn one_mon_of_another_cluster_is_passed_over() {
     assert_eq!(call([Some(WrongCluster)]).await, failed(WrongCluster), "all are");
     assert_eq!(call([Some(Unavailable), Some(WrongCluster)]).await.reason, Timeout);
 }
+
+/// What answers at the address may be something else of a cluster, or anything that speaks gRPC.
+#[tokio::test]
+async fn who_is_no_mon_is_named_and_passed_over() {
+    let env = Env::system();
+    let listener = pando_rpc::bind(&env.net, std::net::SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = listener.local.to_string();
+    let routes = pando_rpc::standard_routes("pando.osd.v1").await;
+    let serving = tokio::spawn(pando_rpc::serve(listener, routes, env.shutdown.clone()));
+    let status = |channel| async move { AdminServiceClient::new(channel).get_status(GetStatusRequest {}).await };
+    let alone = Targets::new(Arc::clone(&env.net), vec![address.clone()]).unwrap();
+    let (began, error) = (Instant::now(), alone.call(LIMIT, status).await.unwrap_err());
+    assert!(error == no_mon(&address) && error.message.contains(&address), "{error}");
+    assert!(began.elapsed() < LIMIT / 2, "it is told at once");
+
+    let both = Targets::new(Arc::clone(&env.net), vec![address, "b:1".into()]).unwrap();
+    let tries = std::cell::Cell::new(0);
+    let asked = |channel| {
+        let first = tries.replace(tries.get() + 1) == 0;
+        async move { if first { status(channel).await } else { Err(failed(Reason::InUse).to_tonic()) } }
+    };
+    assert_eq!(both.call(LIMIT, asked).await.unwrap_err(), failed(Reason::InUse), "the other one knows");
+    env.shutdown.stop();
+    serving.await.unwrap().unwrap();
+}
