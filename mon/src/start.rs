@@ -46,11 +46,12 @@ pub async fn start(mut config: Config, env: Env) -> Result<Handle, Error> {
     let listener = pando_rpc::bind(&env.net, config.listen).await.map_err(Error::Listen)?;
     let address = listener.local;
     let advertised = advertised(&config, address)?;
+    let mut addresses = config.peers.clone();
+    addresses.insert(config.id, advertised);
+    check_creation(&config, &addresses)?;
     let seed = config.election_seed;
     let data = std::mem::replace(&mut config.data, Storage::Dir(std::path::PathBuf::new()));
     let storage = RaftStorage::open(&config, data, || new_cluster_id(seed))?;
-    let mut addresses = config.peers.clone();
-    addresses.insert(config.id, advertised);
     let mut tasks = JoinSet::new();
     let (mon, node, inputs) = assemble(&config, storage, addresses, &env, &mut tasks)?;
     let stop = StopAtEnd(env.shutdown.clone());
@@ -147,7 +148,7 @@ fn spawn_introduction(config: &Config, mon: &Arc<Mon>, tasks: &mut JoinSet<()>) 
     let mon = Arc::clone(mon);
     let shutdown = mon.shutdown.clone();
     let first = config.is_first();
-    let (expected_osds, metadata, data) = (config.expected_osds, config.metadata_pool, config.data_pool);
+    let settings = (config.expected_osds, config.metadata_pool, config.data_pool);
     let introduction = async move {
         loop {
             let Ok(map) = mon.read().await else {
@@ -160,7 +161,7 @@ fn spawn_introduction(config: &Config, mon: &Arc<Mon>, tasks: &mut JoinSet<()>) 
                 }
                 Command::SetMon(SetMon { id: mon.id, address: mon.addresses[&mon.id].clone() })
             } else if first {
-                create(&mon, expected_osds, metadata, data)
+                create(mon.cluster_id_bytes().to_vec(), settings, &mon.addresses)
             } else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -182,13 +183,24 @@ fn spawn_introduction(config: &Config, mon: &Arc<Mon>, tasks: &mut JoinSet<()>) 
     });
 }
 
-fn create(mon: &Mon, expected_osds: u32, metadata: PoolSpec, data: PoolSpec) -> Command {
+/// Asks an empty map beforehand: the group would refuse these settings only when this mon serves already.
+fn check_creation(config: &Config, addresses: &BTreeMap<u64, String>) -> Result<(), Error> {
+    let settings = (config.expected_osds, config.metadata_pool, config.data_pool);
+    let made = ClusterMap::default().apply(&create(vec![1; 16], settings, addresses));
+    made.map(drop).map_err(|error| Error::Config(format!("no cluster can be made with these settings: {error}")))
+}
+
+fn create(
+    cluster_id: Vec<u8>,
+    (expected_osds, metadata, data): (u32, PoolSpec, PoolSpec),
+    addresses: &BTreeMap<u64, String>,
+) -> Command {
     Command::CreateCluster(CreateCluster {
-        cluster_id: mon.cluster_id_bytes().to_vec(),
+        cluster_id,
         expected_osds,
         metadata: Some(metadata),
         data: Some(data),
-        mons: mon.addresses.iter().map(|(id, address)| SetMon { id: *id, address: address.clone() }).collect(),
+        mons: addresses.iter().map(|(id, address)| SetMon { id: *id, address: address.clone() }).collect(),
     })
 }
 

@@ -7,6 +7,7 @@ mod processes;
 mod rank_processes;
 mod subtrees;
 mod transactions;
+mod usage;
 
 use std::future::Future;
 use std::time::Duration;

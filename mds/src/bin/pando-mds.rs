@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use pando_mds::Config;
-use pando_rpc::{Env, Shutdown};
+use pando_mon_client::{check_mons, is_address};
+use pando_proto::Reason;
+use pando_rpc::{Env, Shutdown, StopSignals};
 use tokio::sync::oneshot::{self, Receiver};
 use tracing_subscriber::EnvFilter;
 
@@ -18,7 +20,12 @@ const MIN_CACHE_BYTES: u64 = 1 << 20;
 /// For a clean stop when standard input has ended.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
+/// Wrong usage, as for flags that are none.
+const USAGE: u8 = 2;
+
 /// Serves one rank of Pando's metadata. Flags win over the file.
+///
+/// Exit codes: 0 it was asked to stop, 1 it cannot start or go on, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "pando-mds", version)]
 struct Flags {
@@ -61,8 +68,15 @@ impl Flags {
         if !self.mons.is_empty() {
             config.mons = self.mons;
         }
+        check_mons("--mons", &config.mons)?;
         config.listen = self.listen.unwrap_or(config.listen);
         config.advertise = self.advertise.unwrap_or(config.advertise);
+        let advertise = &config.advertise;
+        anyhow::ensure!(
+            advertise.is_empty() || is_address(advertise),
+            "--advertise takes HOST:PORT: `{}` is none",
+            advertise.escape_debug()
+        );
         config.rank = self.rank.unwrap_or(config.rank);
         anyhow::ensure!(
             self.cluster_id.as_deref() != Some(""),
@@ -78,23 +92,37 @@ impl Flags {
 }
 
 fn main() -> ExitCode {
-    match serve() {
+    log_to_stderr();
+    let flags = Flags::parse();
+    let watches_stdin = flags.stop_with_stdin;
+    let outcome = match flags.into_config() {
+        Ok(config) => serve(config, watches_stdin).map_err(|error| (exit_code(&error), error)),
+        Err(error) => Err((USAGE, error)),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err((code, error)) => {
             eprintln!("pando-mds: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }
 
-fn serve() -> anyhow::Result<()> {
+/// What the mons refuse as senseless is wrong usage too, and that nobody of those who were named is a mon.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let refused = |error: &pando_proto::Error| error.reason == Reason::InvalidRequest;
+    if error.downcast_ref().is_some_and(refused) { USAGE } else { 1 }
+}
+
+fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // Colours are for terminals, not for log files.
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
-    let flags = Flags::parse();
-    let stdin = flags.stop_with_stdin.then(watch_stdin).transpose().context("cannot watch standard input")?;
-    let config = flags.into_config()?;
+}
+
+fn serve(config: Config, watches_stdin: bool) -> anyhow::Result<()> {
+    let stdin = watches_stdin.then(watch_stdin).transpose().context("cannot watch standard input")?;
     // R27: one thread carries the rank, its connections and its heartbeats.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, run(config, stdin))
@@ -110,17 +138,15 @@ async fn run(config: Config, stdin: Option<Receiver<()>>) -> anyhow::Result<()> 
         }
         () = &mut stdin => return Ok(()),
     };
+    let signals = StopSignals::watch()?;
     println!("pando-mds: rank {rank} listens on {}", handle.address());
-    tokio::task::spawn_local(stop_on_signal(env.shutdown, stdin));
+    tokio::task::spawn_local(stop_on_signal(env.shutdown, signals, stdin));
     Ok(handle.outcome().await?)
 }
 
-async fn stop_on_signal(shutdown: Shutdown, stdin: impl Future<Output = ()>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+async fn stop_on_signal(shutdown: Shutdown, mut signals: StopSignals, stdin: impl Future<Output = ()>) {
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
+        _ = signals.next() => {}
         () = stdin => {}
     }
     tracing::info!("stopping");

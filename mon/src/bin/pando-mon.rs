@@ -6,13 +6,19 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use pando_mon::{Config, PoolSpec, Storage};
-use pando_rpc::Env;
+use pando_mon_client::is_address;
+use pando_rpc::{Env, StopSignals};
 use serde::Deserialize;
 
+/// Wrong usage, as for flags that are none.
+const USAGE: u8 = 2;
+
 /// A monitor of a Pando cluster: one member of the Raft group that holds the cluster map.
+///
+/// Exit codes: 0 it was asked to stop, 1 it cannot start or go on, 2 wrong usage.
 #[derive(Parser, Debug)]
 #[command(name = "pando-mon", version)]
 struct Flags {
@@ -90,6 +96,7 @@ fn peers(flags: &[String], file: BTreeMap<String, String>) -> anyhow::Result<BTr
     let mut peers = BTreeMap::new();
     for (id, address) in given {
         let number: u64 = id.trim().parse().with_context(|| format!("`{id}` is no number of a mon"))?;
+        ensure!(is_address(&address), "--peer takes ID=HOST:PORT: `{}` is no HOST:PORT", address.escape_debug());
         if peers.insert(number, address).is_some() {
             bail!("mon {number} is named twice");
         }
@@ -107,6 +114,9 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
     let data = flags.data_dir.or(file.data_dir).context("no data directory: --data-dir DIR")?;
     let mut config = Config::new(flags.id.or(file.id).unwrap_or(1), listen, Storage::Dir(data));
     config.advertise = flags.advertise.or(file.advertise);
+    if let Some(wrong) = config.advertise.as_deref().filter(|address| !is_address(address)) {
+        bail!("--advertise takes HOST:PORT: `{}` is none", wrong.escape_debug());
+    }
     config.peers = peers(&flags.peers, file.peers)?;
     config.cluster_id = flags.cluster_id.or(file.cluster_id).as_deref().map(parse_cluster_id).transpose()?;
     let creation = flags.creation;
@@ -117,45 +127,45 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-async fn stop_signal() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
-}
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run().await {
+    log_to_stderr();
+    let outcome = match config(Flags::parse()) {
+        Ok(config) => run(config).await.map_err(|error| (exit_code(&error), error)),
+        Err(error) => Err((USAGE, error)),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err((code, error)) => {
             eprintln!("pando-mon: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }
 
-async fn run() -> anyhow::Result<()> {
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if matches!(error.downcast_ref(), Some(pando_mon::Error::Config(_))) { USAGE } else { 1 }
+}
+
+fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     // Colours are for terminals, not for log files.
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
-    let config = config(Flags::parse())?;
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
     let (id, env) = (config.id, Env::system());
     let handle = pando_mon::start(config, env.clone()).await?;
+    let mut signals = StopSignals::watch()?;
     println!("pando-mon {id} serves on {}", handle.address());
-    let shutdown = env.shutdown.clone();
     let mut joined = std::pin::pin!(handle.join());
     tokio::select! {
         // Only a failed disk ends it by itself.
         () = &mut joined => bail!("the mon has stopped by itself: see its log"),
-        signal = stop_signal() => signal?,
+        _ = signals.next() => {}
     }
-    shutdown.stop();
+    env.shutdown.stop();
     joined.await;
     Ok(())
 }

@@ -6,15 +6,22 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
+use pando_mon_client::{check_mons, is_address};
 use pando_osd::engine::{EngineKind, EngineOptions};
 use pando_osd::{Config, Storage};
-use pando_rpc::Env;
+use pando_proto::Reason;
+use pando_rpc::{Env, StopSignals};
 use serde::Deserialize;
 
 /// What is logged unless `RUST_LOG` says otherwise: the engine only when something is wrong.
 const LOG: &str = "info,fjall=warn,lsm_tree=warn";
 
+/// Wrong usage, as for flags that are none.
+const USAGE: u8 = 2;
+
 /// Stores placement groups of a Pando cluster on a local disk.
+///
+/// Exit codes: 0 it was asked to stop, 1 it cannot start or go on, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "pando-osd", version)]
 struct Flags {
@@ -75,6 +82,10 @@ impl Settings {
 
     fn into_config(self) -> anyhow::Result<Config> {
         let mons = self.mons.context("no mon is named: give --mons HOST:PORT[,HOST:PORT...]")?;
+        check_mons("--mons", &mons)?;
+        if let Some(wrong) = self.advertise.as_deref().filter(|address| !is_address(address)) {
+            anyhow::bail!("--advertise takes HOST:PORT: `{}` is none", wrong.escape_debug());
+        }
         let engine: EngineKind = self.engine.as_deref().unwrap_or("fjall").parse()?;
         let path = match (self.data_dir, engine) {
             (Some(path), _) => path,
@@ -118,35 +129,42 @@ fn settings(flags: Flags) -> anyhow::Result<Settings> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::process::ExitCode {
-    match run().await {
+    log_to_stderr();
+    let outcome = match settings(Flags::parse()).and_then(Settings::into_config) {
+        Ok(config) => run(config).await.map_err(|error| (exit_code(&error), error)),
+        Err(error) => Err((USAGE, error)),
+    };
+    match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
+        Err((code, error)) => {
             // One line for people: a backtrace helps nobody who has mistyped a path.
             eprintln!("pando-osd: {error:#}");
-            std::process::ExitCode::FAILURE
+            std::process::ExitCode::from(code)
         }
     }
 }
 
-async fn run() -> anyhow::Result<()> {
+/// What the mons refuse as senseless is wrong usage too, and that nobody of those who were named is a mon.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let refused = |error: &pando_proto::Error| error.reason == Reason::InvalidRequest;
+    if error.downcast_ref().is_some_and(refused) { USAGE } else { 1 }
+}
+
+fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| LOG.into());
     // Colours are for terminals, not for log files.
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
-    let config = settings(Flags::parse())?.into_config()?;
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
     let env = Env::system();
     let shutdown = env.shutdown.clone();
     let handle = pando_osd::start(config, env).await?;
+    let mut signals = StopSignals::watch()?;
     println!("{} listens on {}", handle.id(), handle.address());
     tokio::spawn(async move {
-        let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(signal) => signal,
-            Err(error) => return tracing::warn!(%error, "SIGTERM will not stop this OSD cleanly"),
-        };
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
-        }
+        signals.next().await;
         shutdown.stop();
     });
     let failure = handle.failure();
