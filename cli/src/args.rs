@@ -1,7 +1,9 @@
 //! What can be typed.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Parser, Subcommand, ValueEnum};
 use pando_cluster_map::settings;
 use pando_local_cluster::{MAX_MDS, MIN_MDS_CACHE_BYTES};
@@ -377,7 +379,7 @@ pub enum SubtreeCommand {
         #[command(flatten)]
         to: RankArgs,
     },
-    /// Take a pin away.
+    /// Take a pin away. A spread is ended by `spread --off`.
     Unpin(SubtreeArgs),
     /// Have the child directories of its root, also those made later, made subtrees and dealt over the ranks. At most 256
     /// of them; the others stay in it.
@@ -390,15 +392,16 @@ pub enum SubtreeCommand {
     },
     /// Say which subtree and rank serve a path, and why.
     Explain {
-        /// What to look at.
-        path: PathBuf,
+        /// What to look at: any path, or a subtree by its number, as `7` or `subtree.7`.
+        #[arg(value_parser = OsStringValueParser::new().map(parse_place), value_name = "PATH|ID")]
+        place: SubtreeName,
     },
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct SubtreeArgs {
     /// Its root directory, as `/a/b`, or its number, as `7` or `subtree.7`.
-    #[arg(value_parser = parse_subtree, value_name = "PATH|ID")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(parse_subtree), value_name = "PATH|ID")]
     pub subtree: SubtreeName,
 }
 
@@ -442,13 +445,25 @@ fn parse_session(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "a session is named by its number, as `7` or `client.7`".to_owned())
 }
 
-fn parse_subtree(text: &str) -> Result<SubtreeName, String> {
-    if text.starts_with('/') {
+/// A path need not be UTF-8.
+fn parse_subtree(text: OsString) -> Result<SubtreeName, String> {
+    if text.as_encoded_bytes().starts_with(b"/") {
         return Ok(SubtreeName::Path(text.into()));
     }
-    let number = text.strip_prefix("subtree.").unwrap_or(text).parse().ok().filter(|id| *id != 0);
     let wrong = || "a subtree is named by its root, as `/a/b`, or by its number, as `7` or `subtree.7`".to_owned();
-    number.map(SubtreeName::Id).ok_or_else(wrong)
+    text.to_str().and_then(subtree_number).map(SubtreeName::Id).ok_or_else(wrong)
+}
+
+/// The same, but what is no number is a path.
+fn parse_place(text: OsString) -> SubtreeName {
+    match text.to_str().and_then(subtree_number) {
+        Some(id) => SubtreeName::Id(id),
+        None => SubtreeName::Path(text.into()),
+    }
+}
+
+fn subtree_number(text: &str) -> Option<u64> {
+    text.strip_prefix("subtree.").unwrap_or(text).parse().ok().filter(|id| *id != 0)
 }
 
 fn parse_osd(text: &str) -> Result<u32, String> {
@@ -550,9 +565,22 @@ mod tests {
 
     #[test]
     fn subtrees_go_by_path_and_number() {
-        assert_eq!(parse_subtree("/a/b"), Ok(SubtreeName::Path("/a/b".into())));
-        assert_eq!((parse_subtree("7"), parse_subtree("subtree.7")), (Ok(SubtreeName::Id(7)), Ok(SubtreeName::Id(7))));
-        assert!(parse_subtree("0").is_err() && parse_subtree("a/b").is_err() && parse_subtree("").is_err());
+        use std::os::unix::ffi::OsStringExt as _;
+        let odd = || OsString::from_vec(b"/a/\xff".to_vec());
+        let parse = |text: &str| parse_subtree(text.into());
+        assert_eq!(parse("/a/b"), Ok(SubtreeName::Path("/a/b".into())));
+        assert_eq!((parse("7"), parse("subtree.7")), (Ok(SubtreeName::Id(7)), Ok(SubtreeName::Id(7))));
+        assert!(parse("0").is_err() && parse("a/b").is_err() && parse("").is_err());
+        assert_eq!(parse_subtree(odd()), Ok(SubtreeName::Path(odd().into())));
+        assert!(parse_subtree(OsString::from_vec(b"7\xff".to_vec())).is_err());
+        assert_eq!(
+            (parse_place("7".into()), parse_place("subtree.7".into())),
+            (SubtreeName::Id(7), SubtreeName::Id(7))
+        );
+        assert_eq!(
+            (parse_place("a".into()), parse_place(odd())),
+            (SubtreeName::Path("a".into()), SubtreeName::Path(odd().into()))
+        );
     }
 
     #[test]

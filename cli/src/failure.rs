@@ -51,10 +51,23 @@ impl Failure {
         }
     }
 
-    /// The same where a request that is refused was right as such: it may be granted another time.
+    /// The same in other words.
+    pub fn saying(self, message: impl Into<String>) -> Self {
+        match self {
+            Self::Operation(error, hint) => {
+                Self::Operation(pando_proto::Error { message: message.into(), ..error }, hint)
+            }
+            other => other,
+        }
+    }
+
+    /// The same where a request that is refused was right as such: it may be granted another time. Not where no mon was
+    /// asked (EPROTO).
     pub fn by_state(self) -> Self {
         match self {
-            Self::Operation(error, hint) if error.reason == Reason::InvalidRequest => Self::Refused(error, hint),
+            Self::Operation(error, hint) if error.reason == Reason::InvalidRequest && error.errno != Errno::EPROTO => {
+                Self::Refused(error, hint)
+            }
             other => other,
         }
     }

@@ -1,7 +1,7 @@
 //! The `pando` command: a cluster on this machine, and the files in any cluster.
 //!
 //! Exit codes: 0 all went well, 1 an operation failed, 2 wrong usage, 3 the cluster cannot be reached;
-//! 130 and 143 interrupted by SIGINT and SIGTERM (`up` ends well by them).
+//! 129, 130 and 143 interrupted by SIGHUP, SIGINT and SIGTERM (`up` ends well by them).
 //! One file per verb in `verbs/`; `args.rs` is what can be typed, `output.rs` what is printed.
 
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@
 mod args;
 mod failure;
 mod interrupts;
+mod local;
 mod output;
 mod session;
 mod subtrees;

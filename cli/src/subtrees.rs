@@ -151,7 +151,7 @@ async fn retry(deadline: Instant, error: Error) -> Result<(), Failure> {
 }
 
 /// The same path without symlinks and `..`: owners are told the way from the root of a subtree.
-async fn without_links(client: &Client, path: &Path) -> Result<PathBuf, Failure> {
+pub async fn without_links(client: &Client, path: &Path) -> Result<PathBuf, Failure> {
     let parts = |path: &Path| -> Vec<OsString> {
         path.components().map(|component| component.as_os_str().to_owned()).collect()
     };

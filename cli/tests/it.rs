@@ -97,6 +97,9 @@ fn the_verbs_do_what_they_say() {
     files(&up.mons);
     whole_or_nothing(&up.mons);
     nothing_is_left(&up.mons);
+    got_whole_or_not_at_all(&up);
+    directories_do_not_go_into_themselves(&up.mons);
+    no_mon(&up.mons);
 
     stdout(&run(&["mkdir", "/d"]));
     stdout(&run(&["ln", "-s", "/f", "/d/link"]));
@@ -231,7 +234,7 @@ fn nothing_is_left(mons: &str) {
     let local = local.to_str().unwrap();
     let run = |args: &[&str]| stdout(&pando(mons, args));
     run(&["mkdir", "-p", "/left"]);
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let (mut put, _input) = half_put(mons, "/left/file");
         assert_eq!(put.end_by(signal, LIMIT).unwrap().code(), Some(code));
         assert_eq!(run(&["ls", "/left"]), "", "{signal:?}");
@@ -250,6 +253,108 @@ fn nothing_is_left(mons: &str) {
     run(&["put", local, "/left/second"]);
     assert_eq!(run(&["ls", "/left"]), ".pando-put-1\nfirst\nsecond\n");
     run(&["rm", "-r", "/left"]);
+}
+
+/// As `nohup` has it: who started it did not want it to end with the terminal.
+#[test]
+fn an_ignored_hangup_ends_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = up_command(&dir.path().join("data"), &[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    let up = Up::run(shell);
+    up.process.signal(Signal::HUP);
+    assert_eq!(objects(&stdout(&pando(&up.mons, &["status", "--json"]))).len(), 1);
+    assert_eq!(up.stop(), Some(0));
+    let mut up = Up::start(&dir.path().join("data"));
+    assert_eq!(up.process.end_by(Signal::HUP, LIMIT).unwrap().code(), Some(0), "a clean stop");
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+/// A get that is interrupted in the middle leaves what was there, and nothing beside it.
+fn got_whole_or_not_at_all(up: &Up) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (source, to) = (dir.path().join("source"), dir.path().join("to"));
+    let file = to.join("file");
+    std::fs::create_dir(&to).unwrap();
+    std::fs::write(&source, vec![1; 24 << 20]).unwrap();
+    let run = |args: &[&str]| stdout(&pando(&up.mons, args));
+    run(&["put", source.to_str().unwrap(), "/large"]);
+    std::fs::write(&file, "old").unwrap();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let start = Instant::now();
+        // One that was quicker than the signal is tried again.
+        while interrupted_get(up, &file, signal) != Some(code) {
+            assert!(start.elapsed() < LIMIT, "one is interrupted in time by {signal:?}");
+            assert_eq!(std::fs::metadata(&file).unwrap().len(), 24 << 20, "it came to its end");
+            std::fs::write(&file, "old").unwrap();
+        }
+        assert_eq!((names_in(&to), std::fs::read_to_string(&file).unwrap().as_str()), (vec!["file".into()], "old"));
+    }
+    // What is refused changes nothing either.
+    assert_eq!(failure(&pando(&up.mons, &["get", "/none", file.to_str().unwrap()])).0, 1);
+    assert_eq!((names_in(&to), std::fs::read_to_string(&file).unwrap().as_str()), (vec!["file".into()], "old"));
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink("to/file", &link).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o604)).unwrap();
+    run(&["get", "/large", link.to_str().unwrap()]);
+    let mode = std::fs::symlink_metadata(&file).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode, std::fs::read(&file).unwrap()), (0o604, vec![1; 24 << 20]));
+    assert_eq!(names_in(&to), ["file"]);
+    let piped = pando(&up.mons, &["get", "/large", "/dev/stdout"]);
+    assert!(piped.status.success() && piped.stdout == vec![1; 24 << 20]);
+    run(&["rm", "/large"]);
+}
+
+/// Stops the cluster when a get has begun, sends it a signal, and has the cluster go on. The exit code.
+fn interrupted_get(up: &Up, to: &Path, signal: Signal) -> Option<i32> {
+    let mut get = Command::new(env!("CARGO_BIN_EXE_pando"));
+    let mut get = Process::spawn(get.args(["--mons", &up.mons, "get", "/large"]).arg(to)).unwrap();
+    while names_in(to.parent().unwrap()).len() == 1 && !get.has_ended() {}
+    up.process.signal(Signal::STOP);
+    get.signal(signal);
+    up.process.signal(Signal::CONT);
+    get.wait(LIMIT).unwrap().code()
+}
+
+fn directories_do_not_go_into_themselves(mons: &str) {
+    let run = |args: &[&str]| stdout(&pando(mons, args));
+    run(&["mkdir", "-p", "/itself/sub/deep"]);
+    run(&["ln", "-s", "/itself/sub", "/itself-link"]);
+    for args in [
+        &["mv", "/itself", "/itself/sub"][..],
+        &["mv", "/itself", "/itself/new"],
+        &["mv", "/itself", "/itself-link/new"],
+        &["mv", "--exchange", "/itself", "/itself/sub/deep"],
+        &["mv", "--exchange", "/itself/sub/deep", "/itself"],
+    ] {
+        let (code, text) = failure(&pando(mons, args));
+        let told = "/itself: a directory cannot be moved into itself, and /itself";
+        assert!(code == 1 && text.contains(told), "{args:?}: {code}: {text}");
+    }
+    run(&["mv", "/itself-link", "/itself/sub"]);
+    run(&["rm", "-r", "/itself"]);
+}
+
+/// What is named as a mon, and is something else of the cluster.
+fn no_mon(mons: &str) {
+    for daemons in ["rank", "osd"] {
+        let listed = objects(&stdout(&pando(mons, &[daemons, "ls", "--json"])));
+        let address = listed[0]["address"].as_str().expect("an address");
+        for args in [&["status"][..], &["ls"], &["rank", "ls"], &["subtree", "ls"], &["put", "/dev/null", "/x"]] {
+            let (code, text) = failure(&pando(address, args));
+            let told = format!("{address} answers, but is not a mon: is it a rank or an OSD?");
+            assert!(code == 2 && text.contains(&told), "{args:?}: {code}: {text}");
+        }
+        assert_eq!(objects(&stdout(&pando(&format!("{address},{mons}"), &["status", "--json"]))).len(), 1);
+    }
 }
 
 fn cluster(mons: &str) {
@@ -471,6 +576,12 @@ fn subtrees_are_split_moved_explained_and_merged() {
     assert_eq!(explained["address"], objects(&run(&["rank", "ls", "--json"]))[1]["address"]);
     let text = run(&["subtree", "explain", "/a/b/c/file"]);
     assert!(text.contains("(/a/b), in it at c/file") && text.contains("mds.1 at "), "{text}");
+    let id = format!("subtree.{}", split["id"]);
+    let by_id = &objects(&run(&["subtree", "explain", &id, "--json"]))[0];
+    assert_eq!((&by_id["given"], &by_id["ino"], &by_id["inside"]), (&id.into(), &split["root_ino"], &"".into()));
+    assert_eq!((&by_id["address"], &by_id["subtree"]["id"]), (&explained["address"], &split["id"]));
+    assert!(run(&["subtree", "explain", &split["id"].to_string()]).contains("(/a/b), its root"));
+    odd_names(&up.mons);
     nothing_else_is_moved(&up.mons);
 
     // The way to a directory may lead through symlinks and other subtrees.
@@ -489,6 +600,28 @@ fn subtrees_are_split_moved_explained_and_merged() {
     assert_eq!(up.stop(), Some(0));
 }
 
+/// Paths are bytes.
+fn odd_names(mons: &str) {
+    use std::os::unix::ffi::OsStrExt as _;
+    let odd = std::ffi::OsStr::from_bytes(b"/odd\xff");
+    let run = |words: &[&str], rest: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pando"));
+        command.args(words).arg(odd).args(rest).env("PANDO_MONS", mons);
+        stdout(&command.output().expect("the command runs"))
+    };
+    run(&["mkdir"], &[]);
+    run(&["subtree", "split"], &[]);
+    run(&["subtree", "move"], &["mds.2"]);
+    run(&["subtree", "pin"], &["2"]);
+    let explained = &objects(&run(&["subtree", "explain", "--json"], &[]))[0];
+    assert_eq!((&explained["subtree"]["owner"], &explained["subtree"]["pin"]), (&2.into(), &2.into()));
+    assert_eq!((&explained["given"], &explained["escaped"]), (&"/odd\\xff".into(), &true.into()));
+    run(&["subtree", "unpin"], &[]);
+    run(&["subtree", "move"], &["0"]);
+    run(&["subtree", "merge"], &[]);
+    run(&["rm", "-r"], &[]);
+}
+
 /// Bad input is refused, and changes nothing.
 fn nothing_else_is_moved(mons: &str) {
     let refused = |args: &[&str]| failure(&pando(mons, args));
@@ -504,6 +637,7 @@ fn nothing_else_is_moved(mons: &str) {
         (&["rank", "drain", "9"], 1, "mds.9"),
         (&["rank", "rm", "9"], 1, "mds.9"),
         (&["subtree", "explain", "/a/b/none"], 1, "/a/b/none: "),
+        (&["subtree", "explain", "99"], 1, "subtree.99"),
         (&["rm", "/a/b/c/none"], 1, "/a/b/c/none: "),
         (&["mv", "/a/none", "/a/b/c/x"], 1, "pando: /a/none: no such file"),
         (&["mv", "/a/b/c/none", "/a/d/x"], 1, "pando: /a/b/c/none: no such file"),
@@ -544,18 +678,33 @@ fn ranks_are_pinned_to_drained_and_balanced() {
     assert!(explained["since_ns"].as_i64().is_some_and(|at| at > 0), "{explained}");
     assert!(run(&["balancer", "log", "-n", "1"]).contains("mds.0"));
 
-    run(&["subtree", "unpin", "/a"]);
+    let warned = |args: &[&str]| {
+        let output = pando(&up.mons, args);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && output.stdout.is_empty(), "{args:?}: {text}");
+        text
+    };
+    assert_eq!(warned(&["subtree", "unpin", "/a"]), "");
     assert_eq!(subtree_at(&up.mons, "/a").unwrap()["pin"], Value::Null);
-    run(&["rank", "drain", "mds.1"]);
+    assert!(warned(&["subtree", "unpin", "/a"]).contains("was not pinned"));
+    assert!(warned(&["subtree", "spread", "/a", "--off"]).contains("was not spread"));
+    assert!(warned(&["rank", "undrain", "1"]).contains("mds.1 was not being drained"));
+    assert_eq!(warned(&["rank", "drain", "mds.1"]), "");
     assert!(run(&["rank", "ls"]).contains("up, draining"));
     wait_for_owner(0);
     assert_ne!(failure(&pando(&up.mons, &["subtree", "move", "/a", "1"])).0, 0, "a draining rank gets nothing");
-    run(&["rank", "undrain", "1"]);
+    assert!(warned(&["rank", "drain", "0"]).contains("the subtrees of mds.0 stay where they are"));
+    assert_eq!(warned(&["rank", "undrain", "0"]) + &warned(&["rank", "undrain", "1"]), "");
     assert!(!run(&["rank", "ls"]).contains("draining"));
-    run(&["subtree", "spread", "/a"]);
+    assert_eq!(warned(&["subtree", "spread", "/a"]), "");
     assert_eq!(subtree_at(&up.mons, "/a").unwrap()["spread"], true);
+    let told = warned(&["subtree", "unpin", "/a"]);
+    assert!(told.contains("is spread as before") && told.contains("--off` ends that"), "{told}");
     run(&["subtree", "spread", "/a", "--off"]);
     assert_eq!(subtree_at(&up.mons, "/a").unwrap()["spread"], false);
+    run(&["balancer", "off"]);
+    assert!(warned(&["subtree", "pin", "/a", "0"]).contains("the balancer is off"));
+    assert!(warned(&["subtree", "spread", "/a"]).contains("the balancer is off"));
     run(&["balancer", "auto"]);
     assert_eq!(run(&["setting", "get", "balancer_mode"]), "2\n");
     assert_eq!(up.stop(), Some(0));

@@ -34,7 +34,36 @@ async fn remove(session: &Session, rank: Rank) -> Result<Epoch, Failure> {
 }
 
 async fn drain(session: &Session, rank: u32, draining: bool) -> Result<Epoch, Failure> {
-    Ok(session.admin()?.drain_rank(Rank(rank), draining).await?)
+    let admin = session.admin()?;
+    let before = admin.list_ranks().await?;
+    let epoch = admin.drain_rank(Rank(rank), draining).await?;
+    let (ranks, subtrees) = (admin.list_ranks().await?, admin.list_subtrees().await?);
+    let warning = match draining {
+        true => nowhere_to_go(&ranks, &subtrees),
+        false => before
+            .iter()
+            .any(|known| known.rank == rank && !known.draining)
+            .then(|| format!("{} was not being drained: nothing has changed", Rank(rank))),
+    };
+    if let Some(warning) = warning {
+        eprintln!("pando: warning: {warning}");
+    }
+    Ok(epoch)
+}
+
+/// Why ranks that are drained keep their subtrees.
+fn nowhere_to_go(ranks: &[mon::Rank], subtrees: &[mon::Subtree]) -> Option<String> {
+    if ranks.iter().any(|rank| rank.state() == RankState::Up && !rank.draining) {
+        return None;
+    }
+    let owns = |rank: &&mon::Rank| rank.draining && subtrees.iter().any(|subtree| subtree.owner == rank.rank);
+    let stuck: Vec<_> = ranks.iter().filter(owns).map(|rank| Rank(rank.rank).to_string()).collect();
+    let text = format!(
+        "the subtrees of {} stay where they are: no rank is up that may take them; start another pando-mds, or \
+         `pando rank undrain` one",
+        stuck.join(" and ")
+    );
+    Some(text).filter(|_| !stuck.is_empty())
 }
 
 async fn ls(session: &Session) -> Result<(), Failure> {
@@ -91,4 +120,23 @@ fn row(rank: mon::Rank, subtrees: u64, told: Option<&mon::RankLoadOf>) -> Vec<St
         rank.incarnation.to_string(),
         rank.address,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_whose_subtrees_nobody_can_take_is_told_of() {
+        let rank = |rank, up: bool, draining| {
+            let state = if up { RankState::Up } else { RankState::Down };
+            mon::Rank { rank, state: state.into(), draining, ..mon::Rank::default() }
+        };
+        let subtrees = [mon::Subtree { id: 1, owner: 0, ..mon::Subtree::default() }];
+        let told = |others: &[mon::Rank]| nowhere_to_go(&[&[rank(0, true, true)], others].concat(), &subtrees);
+        assert!(told(&[]).unwrap().contains("the subtrees of mds.0 stay"));
+        assert!(told(&[rank(1, false, false), rank(2, true, true)]).unwrap().contains("of mds.0 stay"));
+        assert_eq!(told(&[rank(1, false, false), rank(2, true, false)]), None);
+        assert_eq!(nowhere_to_go(&[rank(1, true, true)], &subtrees), None, "it has none");
+    }
 }

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use pando_cluster_map::settings;
+use pando_mon_client::AdminClient;
 use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId, mon};
 use serde_json::{Map, Value, json};
 
@@ -36,10 +38,9 @@ pub async fn run(session: &Session, command: SubtreeCommand) -> Result<(), Failu
         SubtreeCommand::Unpin(subtree) => pin(session, subtree, None).await,
         SubtreeCommand::Spread { subtree, off } => {
             let subtree = subtrees::resolve(session, &subtree.subtree).await?;
-            let epoch = session.admin()?.spread_subtree(subtree, !off).await?;
-            done(session, subtree, epoch)
+            spread(session, subtree, !off).await
         }
-        SubtreeCommand::Explain { path } => explain::run(session, &path).await,
+        SubtreeCommand::Explain { place } => explain::run(session, &place).await,
     }
 }
 
@@ -55,19 +56,80 @@ async fn move_to(session: &Session, subtree: SubtreeId, rank: Rank, wait: bool) 
 async fn pin(session: &Session, subtree: SubtreeArgs, rank: Option<Rank>) -> Result<(), Failure> {
     let subtree = subtrees::resolve(session, &subtree.subtree).await?;
     let admin = session.admin()?;
+    let before = admin.list_subtrees().await?;
     let epoch = admin.pin_subtree(subtree, rank).await?;
-    if let Some(rank) = rank {
-        let known = admin.list_ranks().await?.into_iter().find(|known| known.rank == rank.0);
-        let state = match known {
-            Some(known) if known.state() != mon::RankState::Up => Some("down: it goes there when that is up again"),
-            Some(known) if known.draining => Some("being drained: it goes there when that has ended"),
-            _ => None,
-        };
-        if let Some(state) = state {
-            eprintln!("pando: warning: {subtree} is pinned, but {rank} is {state}");
+    let Some(rank) = rank else {
+        if let Some(why) = unpinned_in_vain(&before, subtree) {
+            warn(&why);
         }
+        return done(session, subtree, epoch);
+    };
+    let known = admin.list_ranks().await?.into_iter().find(|known| known.rank == rank.0);
+    let state = match known {
+        Some(known) if known.state() != mon::RankState::Up => Some("down: it goes there when that is up again"),
+        Some(known) if known.draining => Some("being drained: it goes there when that has ended"),
+        _ => None,
+    };
+    if let Some(state) = state {
+        warn(&format!("{subtree} is pinned, but {rank} is {state}"));
+    } else if is_off(&admin).await? {
+        warn(&format!("{subtree} is pinned, but {OFF} when that has ended: `pando balancer manual` or `auto`"));
     }
     done(session, subtree, epoch)
+}
+
+async fn spread(session: &Session, subtree: SubtreeId, spread: bool) -> Result<(), Failure> {
+    let admin = session.admin()?;
+    let before = admin.list_subtrees().await?;
+    let epoch = admin.spread_subtree(subtree, spread).await?;
+    let was = before.iter().any(|known| known.id == subtree.0 && known.spread);
+    if !spread && !was {
+        warn(&format!("{subtree} was not spread: nothing has changed"));
+    } else if spread && is_off(&admin).await? {
+        warn(&format!("{subtree} is to be spread, but {OFF} when that has ended: `pando balancer manual` or `auto`"));
+    }
+    done(session, subtree, epoch)
+}
+
+/// Why taking a pin away changes nothing; `None` where there is one.
+fn unpinned_in_vain(subtrees: &[mon::Subtree], id: SubtreeId) -> Option<String> {
+    let find = |id: u64| subtrees.iter().find(|subtree| subtree.id == id);
+    let subtree = find(id.0).filter(|subtree| subtree.pin.is_none())?;
+    if subtree.spread {
+        return Some(format!(
+            "{id} was not pinned, and is spread as before: `pando subtree spread {id} --off` ends that"
+        ));
+    }
+    let mut above = find(subtree.parent);
+    // As many as there are: what a mon says need be no tree.
+    for _ in 0..subtrees.len() {
+        let Some(at) = above else { break };
+        if let Some(pin) = at.pin {
+            let (at, rank) = (SubtreeId(at.id), Rank(pin));
+            return Some(format!(
+                "{id} was not pinned itself, but {at} above it is, to {rank}: it stays there with it"
+            ));
+        }
+        if at.spread {
+            let at = SubtreeId(at.id);
+            return Some(format!(
+                "{id} was not pinned, but {at} above it is spread as before: `pando subtree spread {at} --off` ends that"
+            ));
+        }
+        above = find(at.parent);
+    }
+    Some(format!("{id} was not pinned: nothing has changed"))
+}
+
+/// What pins and spreads wait for.
+const OFF: &str = "the balancer is off: it is done";
+
+async fn is_off(admin: &AdminClient) -> Result<bool, Failure> {
+    Ok(admin.get_setting(settings::BALANCER_MODE).await? == settings::BALANCER_OFF.to_string())
+}
+
+fn warn(text: &str) {
+    eprintln!("pando: warning: {text}");
 }
 
 fn done(session: &Session, subtree: SubtreeId, epoch: Epoch) -> Result<(), Failure> {
@@ -191,6 +253,21 @@ mod tests {
             [subtree(4, 3, "/a/b"), subtree(5, 1, "/c"), subtree(3, 1, "/a"), subtree(1, 0, "/"), subtree(9, 8, "/x")];
         let order: Vec<_> = as_tree(&all).iter().map(|(depth, subtree)| (*depth, subtree.id)).collect();
         assert_eq!(order, [(0, 1), (1, 3), (2, 4), (1, 5), (0, 9)], "one whose parent is not listed is not lost");
+    }
+
+    #[test]
+    fn no_pin_is_taken_away_in_silence_where_there_is_none() {
+        let pinned = mon::Subtree { pin: Some(2), ..subtree(3, 1, "/a") };
+        let spread = mon::Subtree { spread: true, ..subtree(5, 1, "/c") };
+        let all =
+            [subtree(1, 0, "/"), pinned, subtree(4, 3, "/a/b"), spread, subtree(6, 5, "/c/d"), subtree(7, 1, "/e")];
+        let why = |id| unpinned_in_vain(&all, SubtreeId(id));
+        assert_eq!(why(3), None);
+        assert!(why(4).unwrap().contains("subtree.3 above it is, to mds.2"));
+        assert!(why(5).unwrap().contains("`pando subtree spread subtree.5 --off`"));
+        assert!(why(6).unwrap().contains("`pando subtree spread subtree.5 --off`"));
+        assert_eq!(why(7).unwrap(), "subtree.7 was not pinned: nothing has changed");
+        assert_eq!(why(99), None, "the mons refuse it");
     }
 
     #[test]
