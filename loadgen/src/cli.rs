@@ -1,5 +1,6 @@
 //! The command line.
 
+mod check;
 mod ranks;
 
 use std::path::PathBuf;
@@ -7,8 +8,9 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use pando_local_cluster::{EngineKind, Options as ClusterOptions};
+use pando_mon_client::check_mons;
 
 use crate::replay::acks::Acks;
 use crate::report::{Report, counted, rss_bytes};
@@ -72,7 +74,11 @@ impl FromStr for TargetName {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "pando" => Ok(Self::Embedded),
-            Some(("pando", mons)) if mons.contains(':') => Ok(Self::Pando(mons.to_owned())),
+            Some(("pando", mons)) if mons.contains(':') => {
+                let named: Vec<String> = mons.split(',').map(|mon| mon.trim().to_owned()).collect();
+                check_mons("a target `pando:`", &named).map_err(|error| error.message)?;
+                Ok(Self::Pando(named.join(",")))
+            }
             Some(("posix", dir)) if !dir.is_empty() => Ok(Self::Posix(dir.into())),
             _ => Err("a target is `pando` (a cluster in this process), `pando:HOST:PORT[,HOST:PORT]` or `posix:DIR`"
                 .to_owned()),
@@ -135,8 +141,8 @@ struct OutputArgs {
     /// Threads that carry the clients of a Pando target.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     client_threads: u16,
-    /// Writes the report as JSON.
-    #[arg(long)]
+    /// Writes the report as JSON, at the end and all at once.
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
@@ -236,6 +242,16 @@ struct VerifyArgs {
 }
 
 impl Cli {
+    /// Reads the command line; ends the process where that says so.
+    ///
+    /// Errors: what makes no sense together, and files that could not be written at the end.
+    pub fn read() -> anyhow::Result<Self> {
+        let matches = Self::command().get_matches();
+        let cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut Self::command()).exit());
+        check::check(&cli.command, &matches)?;
+        Ok(cli)
+    }
+
     /// Runs the command. The exit code is 1 if anything did not match.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
@@ -257,10 +273,6 @@ impl Cli {
 
 impl ReplayArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
-        anyhow::ensure!(
-            self.phases.windows(2).all(|pair| pair[0] < pair[1]),
-            "phases come once each, in the order unpack, build, remove"
-        );
         let trace = trace::load(&self.trace)?;
         let options = replay::Options {
             clients: self.clients as usize,
@@ -311,6 +323,10 @@ impl Workload for VerifyJob<'_> {
     }
 }
 
+/// What an experiment decides itself.
+const FIXED: [&str; 9] =
+    ["files", "size", "clients", "phases", "batch", "client_threads", "deadline", "mds_pid", "inline_limit"];
+
 #[derive(Args)]
 struct SmallFilesArgs {
     /// How many in all.
@@ -332,7 +348,7 @@ struct SmallFilesArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// A fixed experiment instead, on clusters in this process.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with_all = FIXED)]
     experiment: Option<Experiment>,
     /// In the experiment: starts the metadata server anew before each reading, so that it is cold too.
     #[arg(long, requires = "experiment")]

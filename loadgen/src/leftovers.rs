@@ -1,7 +1,7 @@
 //! What must not outlive this process: programs, cgroups and directories that it made.
 //!
 //! A signal ends a process without running any destructor. So all that destructors would end or remove is listed here as
-//! well, and removed when SIGINT or SIGTERM comes. Against SIGKILL nothing helps: then programs end with their standard
+//! well, and removed when SIGINT, SIGTERM or SIGHUP comes. Against SIGKILL nothing helps: then programs end with their standard
 //! input (`pando-mds --stop-with-stdin`), cgroups are removed by the next start, and directories stay.
 
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use pando_local_cluster::process::Process;
+use pando_rpc::StopSignals;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// A cgroup whose last process has just ended may be busy for a moment; files may come into a directory while it is removed.
 const REMOVAL: Duration = Duration::from_secs(2);
@@ -25,6 +25,12 @@ static LISTED: Mutex<BTreeSet<Leftover>> = Mutex::new(BTreeSet::new());
 
 fn listed() -> MutexGuard<'static, BTreeSet<Leftover>> {
     LISTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does something short with the end by a signal kept off.
+pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
+    let _listed = listed();
+    work()
 }
 
 /// In the order in which they go: a cgroup has to be empty, and a program may use a directory.
@@ -155,27 +161,18 @@ impl Program {
     }
 }
 
-/// From now on SIGINT and SIGTERM remove what is listed, then end this process with the code that shells give it.
+/// From now on SIGINT, SIGTERM and SIGHUP remove what is listed, then end this process with the code that shells give it.
 ///
 /// Errors: the system lets nobody watch signals.
 pub fn remove_on_signals() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let watched = runtime.block_on(async {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
-        Ok::<_, io::Error>((signal(kinds[0])?, signal(kinds[1])?))
-    });
-    let (mut interrupt, mut terminate) = watched?;
+    let mut signals = runtime.block_on(async { StopSignals::watch() })?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let kind = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => SignalKind::interrupt(),
-                _ = terminate.recv() => SignalKind::terminate(),
-            }
-        });
+        let signal = runtime.block_on(signals.next());
         eprintln!("loadgen: interrupted, there is no report");
         let listed = listed();
         listed.iter().for_each(Leftover::remove);
-        std::process::exit(128 + kind.as_raw_value());
+        std::process::exit(128 + signal);
     })?;
     Ok(())
 }

@@ -11,6 +11,7 @@ pub mod floor;
 pub mod leftovers;
 pub mod measure;
 pub mod model;
+mod output;
 pub mod progress;
 pub mod ranks;
 pub mod replay;

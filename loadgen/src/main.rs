@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser as _;
 use loadgen::cli::Cli;
 use loadgen::leftovers;
 
@@ -16,8 +15,12 @@ fn main() -> ExitCode {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
-    let cli = Cli::parse();
-    match leftovers::remove_on_signals().context("cannot watch signals").and_then(|()| cli.run()) {
+    let run = || {
+        let cli = Cli::read()?;
+        leftovers::remove_on_signals().context("cannot watch signals")?;
+        cli.run()
+    };
+    match run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("loadgen: {error:#}");

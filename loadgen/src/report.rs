@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::{Latency, rate};
+use crate::output;
 
 /// One phase of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,7 +145,7 @@ impl Report {
     /// Writes the JSON form.
     pub fn write(&self, file: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(file, text + "\n").with_context(|| format!("cannot write the report to {}", file.display()))
+        output::write(file, &(text + "\n"))
     }
 
     /// Reads the JSON form.

@@ -24,6 +24,9 @@ pub(super) struct RanksArgs {
     /// Metadata servers of the cluster in this process [default: 1].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MDS)))]
     ranks: Option<u32>,
+    /// Has each of them as a process of its own, without a limit of its CPU: `--chaos kill` kills it with SIGKILL.
+    #[arg(long)]
+    processes: bool,
     /// Each of them as a process of its own that gets so much of one CPU, by cgroups.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     rank_cpu: Option<u32>,
@@ -33,17 +36,18 @@ pub(super) struct RanksArgs {
     /// Sets the mode of the balancer; without it a cluster of this process has `auto`, a running one keeps its own.
     #[arg(long, value_enum)]
     balancer: Option<Balancer>,
-    /// Meanwhile moves subtrees, splits and merges them, and kills ranks (those of a cluster in this process).
+    /// Meanwhile moves subtrees, splits and merges them, and kills ranks (those of a cluster in this process: its
+    /// threads, or with --processes or --rank-cpu real processes).
     #[arg(long, value_enum, value_delimiter = ',')]
-    chaos: Vec<Kind>,
+    pub(super) chaos: Vec<Kind>,
     /// Writes the report as a page that opens without a network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
 impl RanksArgs {
-    fn plan(&self) -> Plan {
-        Plan { ranks: self.ranks.unwrap_or(1), processes: false, cpu_percent: self.rank_cpu }
+    pub(super) fn plan(&self) -> Plan {
+        Plan { ranks: self.ranks.unwrap_or(1), processes: self.processes, cpu_percent: self.rank_cpu }
     }
 
     fn options(&self) -> run::Options {
@@ -57,14 +61,15 @@ impl RanksArgs {
     }
 
     /// Errors: options that the target cannot have.
-    fn check(&self, target: &TargetName) -> anyhow::Result<()> {
-        let own = self.ranks.is_some() || self.rank_cpu.is_some();
+    pub(super) fn check(&self, target: &TargetName) -> anyhow::Result<()> {
+        let own = self.ranks.is_some() || self.processes || self.rank_cpu.is_some();
         let any = own || self.spread || self.balancer.is_some() || !self.chaos.is_empty() || self.html.is_some();
         match target {
             TargetName::Embedded => {}
             TargetName::Pando(_) => anyhow::ensure!(
                 !own && !self.chaos.contains(&Kind::Kill),
-                "a running cluster has its own ranks: --ranks, --rank-cpu and --chaos kill are for one in this process"
+                "a running cluster has its own ranks: --ranks, --processes, --rank-cpu and --chaos kill are for one in this \
+                 process"
             ),
             TargetName::Posix(_) => anyhow::ensure!(!any, "a directory has no ranks: leave their options away"),
         }
@@ -75,7 +80,6 @@ impl RanksArgs {
 /// Runs a replay where it was asked to.
 pub(super) fn replay(args: &ReplayArgs, trace: &Trace, options: &replay::Options) -> anyhow::Result<ExitCode> {
     let (target, ranks) = (&args.target, &args.ranks);
-    ranks.check(&target.target)?;
     let extra = ranks.options();
     let (mut report, _) = match &target.target {
         TargetName::Posix(_) => return target.run(&super::ReplayJob { trace, options }),
@@ -96,7 +100,11 @@ pub(super) fn replay(args: &ReplayArgs, trace: &Trace, options: &replay::Options
 
 fn label(target: &TargetArgs, plan: Plan) -> String {
     let each = if plan.ranks == 1 { "" } else { " each" };
-    let share = plan.cpu_percent.map(|percent| format!(" with {percent} % of a CPU{each}")).unwrap_or_default();
+    let share = match plan.cpu_percent {
+        Some(percent) => format!(" with {percent} % of a CPU{each}"),
+        None if plan.processes => format!(" as {}", if plan.ranks == 1 { "a process" } else { "processes" }),
+        None => String::new(),
+    };
     let cluster = target.cluster.label();
     format!("{}, {}{share})", cluster.trim_end_matches(')'), counted(plan.ranks, "rank"))
 }
@@ -133,7 +141,7 @@ pub(super) struct MultiMdsArgs {
     trace: trace::Source,
     /// Which phases of it, in order.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = PhaseName::ALL)]
-    phases: Vec<PhaseName>,
+    pub(super) phases: Vec<PhaseName>,
     /// Numbers of ranks.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3], value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MDS)))]
     ranks: Vec<u32>,
@@ -148,11 +156,11 @@ pub(super) struct MultiMdsArgs {
     think_us: u32,
     /// Splits each client's tree off before the clients come, and deals them over the ranks; else they begin at one.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
-    spread: bool,
+    pub(super) spread: bool,
     /// Where they cannot be dealt evenly, one of them moves on to the next rank after so many seconds, so that each rank
     /// is the crowded one in turn; 0: never.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86400))]
-    rotate: u32,
+    pub(super) rotate: u32,
     /// Sets the mode of the balancer [default: off if the trees are spread, else auto].
     #[arg(long, value_enum)]
     balancer: Option<Balancer>,
@@ -290,16 +298,16 @@ impl FailoverArgs {
 pub(super) struct RenameArgs {
     /// Entries below the big directory: files and the directories that hold them.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(2..=100_000_000))]
-    entries: u64,
+    pub(super) entries: u64,
     /// So many of them in one directory; the others hold 1000 each.
     #[arg(long, default_value_t = 100_000)]
-    flat: u64,
+    pub(super) flat: u64,
     /// Renames of each of the two directories, in each of the two cases.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     renames: u32,
     /// Files that are looked at before the big directory is renamed for the first time, so that its rank has them cached.
     #[arg(long, default_value_t = 50_000)]
-    warm: u64,
+    pub(super) warm: u64,
     /// That make the files.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65536))]
     clients: u32,

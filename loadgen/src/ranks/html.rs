@@ -5,11 +5,11 @@ mod chart;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
 use serde_json::Value;
 
 use super::observe::{self, Observed};
 use crate::measure::Bucket;
+use crate::output;
 use crate::report::{Report, counted};
 
 pub use chart::{Curve, Mark, bars, curves};
@@ -125,7 +125,7 @@ impl Page {
 
     /// Writes the file.
     pub fn write(&self, file: &Path) -> anyhow::Result<()> {
-        std::fs::write(file, self.text_of_file()).with_context(|| format!("cannot write {}", file.display()))
+        output::write(file, &self.text_of_file())
     }
 }
 

@@ -67,6 +67,10 @@ pub fn prepare(mons: &str, clients: usize, options: &Options) -> anyhow::Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let tree = Tree::connect(mons, LIMIT).await?;
+        anyhow::ensure!(
+            !options.chaos.contains(&Kind::Moves) || tree.ranks().len() > 1,
+            "nothing can move: --chaos moves needs two ranks that are up and not being drained"
+        );
         if let Some(balancer) = options.balancer {
             tree.admin.set_setting(settings::BALANCER_MODE, &balancer.mode().to_string()).await?;
         }

@@ -86,11 +86,11 @@ fn entries(dir: &Path) -> usize {
     std::fs::read_dir(dir).unwrap().count()
 }
 
-/// SIGINT and SIGTERM: it tidies up itself.
+/// SIGINT, SIGTERM and SIGHUP: it tidies up itself.
 #[test]
 fn an_interrupted_loadgen_takes_its_ranks_along() {
     let dir = tempfile::tempdir().unwrap();
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let mut loadgen = Loadgen::start(dir.path(), "migrate --processes --inodes 300 --moves 100000");
         assert!(loadgen.wait_until(|it| it.ranks().len() == 2));
         let ranks = loadgen.ranks();
@@ -110,6 +110,26 @@ fn the_ranks_of_a_killed_loadgen_end_by_themselves() {
     let ranks = loadgen.ranks();
     assert_eq!(loadgen.end_by(Signal::KILL), None);
     wait_for_the_end_of(&ranks);
+}
+
+/// `--chaos kill` is a SIGKILL for a process, and another process goes on as that rank.
+#[test]
+fn ranks_that_are_processes_are_killed_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("trace"), crate::crash::trace_text(1000)).unwrap();
+    let words = "replay --trace trace --clients 2 --ranks 2 --processes --chaos moves,kill --seed 2 --think-us 5000";
+    let mut loadgen = Loadgen::start(dir.path(), words);
+    assert!(loadgen.wait_until(|it| it.ranks().len() == 2));
+    let first = loadgen.ranks();
+    let replaced = |it: &Loadgen| {
+        let now = it.ranks();
+        now.len() == 2 && now.iter().any(|rank| !first.contains(rank))
+    };
+    assert!(loadgen.wait_until(replaced), "{}", std::fs::read_to_string(dir.path().join("log")).unwrap());
+    let ranks = loadgen.ranks();
+    assert_eq!(loadgen.end_by(Signal::TERM), Some(143));
+    wait_for_the_end_of(&ranks);
+    assert_eq!(entries(&dir.path().join("data")), 0);
 }
 
 /// In the middle of a load, with groups, where this machine lets us make some.

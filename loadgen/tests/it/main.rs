@@ -10,3 +10,4 @@ mod pando;
 mod parse;
 mod ranks;
 mod replay;
+mod usage;

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use loadgen::report::Report;
 
-fn loadgen(words: &str, dir: &Path) -> Output {
+pub(crate) fn loadgen(words: &str, dir: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loadgen"));
     command.args(words.split(' ')).current_dir(dir).env("RUST_LOG", "warn").output().unwrap()
 }
@@ -21,6 +21,10 @@ fn replay(rounds: usize, words: &str) -> (Report, String) {
     let output = loadgen(&all, dir.path());
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{words}: {out}\n{err}");
+    let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["report.html", "report.json", "trace"], "nothing else is left");
     let report = Report::read(&dir.path().join("report.json")).unwrap();
     (report, std::fs::read_to_string(dir.path().join("report.html")).unwrap())
 }
@@ -58,12 +62,28 @@ fn ranks_killed_under_a_replay_lose_nothing() {
 }
 
 #[test]
+fn processes_killed_under_a_replay_lose_nothing() {
+    let (report, _) =
+        replay(200, "--clients 4 --ranks 3 --processes --spread --chaos moves,kill --seed 2 --think-us 3000");
+    assert_eq!(report.mismatches, 0, "{:?}", report.first_mismatches);
+    assert!(report.extra["chaos"]["kills"].as_u64().unwrap() > 0, "{:?}", report.extra["chaos"]);
+    assert!(report.target.ends_with("3 ranks as processes)"), "{}", report.target);
+    let cpu = &report.extra["rank_cpu_seconds"];
+    assert!((0..3).all(|rank| cpu[rank.to_string()].as_f64().unwrap() > 0.0), "each had some: {cpu}");
+}
+
+#[test]
 fn options_of_ranks_are_refused_where_there_are_none() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
         ("replay --target posix:. --spread", "a directory has no ranks"),
         ("replay --target pando:127.0.0.1:1 --ranks 3", "a running cluster has its own ranks"),
         ("replay --target pando:127.0.0.1:1 --chaos kill", "a running cluster has its own ranks"),
+        ("replay --target pando:127.0.0.1:1 --rank-cpu 10", "a running cluster has its own ranks"),
+        ("replay --target pando:127.0.0.1:1 --processes", "a running cluster has its own ranks"),
+        ("replay --target posix:. --processes", "a directory has no ranks"),
+        ("replay --chaos moves", "--chaos moves needs --ranks 2"),
+        ("replay --ranks 1 --chaos kill,moves", "--chaos moves needs --ranks 2"),
         ("replay --ranks 65", "1..=64"),
         ("replay --chaos storms", "moves, kill, split"),
     ] {
