@@ -150,8 +150,6 @@ pub(crate) struct Node {
     balancer: Balancer,
     /// The term in which this mon leads.
     leading: Option<u64>,
-    /// Boottime of the tick before.
-    ticked: Duration,
 }
 
 fn raft_config(id: u64, applied: u64) -> raft::Config {
@@ -196,7 +194,6 @@ impl Node {
             leases: Leases::default(),
             balancer: Balancer::default(),
             leading: None,
-            ticked: Duration::ZERO,
         };
         node.leases.learn(&node.map, node.clock.boottime());
         node.seed_elections();
@@ -236,11 +233,6 @@ impl Node {
 
     fn on_tick(&mut self) {
         let now = self.clock.boottime();
-        if now == self.ticked {
-            // The clock stands: a simulated process that is stopped, and whose timers run all the same.
-            return;
-        }
-        self.ticked = now;
         self.raw.tick();
         self.seed_elections();
         self.reads.tick();

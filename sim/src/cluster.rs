@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use pando_client::Client;
 use pando_cluster_map::settings;
-use pando_rpc::{Env, Shutdown};
+use pando_rpc::Env;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use turmoil::Sim;
@@ -16,11 +17,10 @@ use turmoil::Sim;
 use crate::admin::Administrator;
 use crate::board::{Board, lock};
 use crate::faults::{Fault, Hosts, MORTAL, Schedule};
-use crate::gate::SimClock;
 use crate::hot::{ACROSS, HOT, Hot};
 use crate::load::{DIRS, Load, SCRATCH, Tally, WANDERING};
 use crate::mortal::{self, Mortal};
-use crate::net::SimNet;
+use crate::process::{Processes, WALL_START_NANOS};
 use crate::twice::twice;
 use crate::verify::verify;
 
@@ -31,8 +31,6 @@ const DAEMON_PORT: u16 = 7200;
 /// How long each host runs before the next one does. A shorter one costs more and finds no more; with a longer one all
 /// takes more of the simulated time, and costs as much.
 const TICK: Duration = Duration::from_millis(2);
-/// Wall clock at the start of every run.
-const WALL_START_NANOS: i64 = 1_700_000_000_000_000_000;
 /// A call gives up after this long: longer than any fault lasts, so that outcomes are nearly always known.
 const CALL_DEADLINE: Duration = Duration::from_secs(90);
 /// The same of a client that is to give up now and then, for answers that never come.
@@ -199,12 +197,13 @@ pub(crate) struct Cluster {
     pub sim: Sim<'static>,
     pub board: Arc<Board>,
     pub schedule: Schedule,
+    processes: Rc<Processes>,
 }
 
 impl Cluster {
     /// Hosts run in turn, each for a `tick`.
     pub fn new(seed: u64, limit: Duration, tick: Duration, latency: Duration, hosts: Hosts, board: Board) -> Self {
-        let mut sim = turmoil::Builder::new()
+        let sim = turmoil::Builder::new()
             .rng_seed(seed)
             .epoch(std::time::UNIX_EPOCH + Duration::from_nanos(WALL_START_NANOS as u64))
             .simulation_duration(limit)
@@ -213,17 +212,36 @@ impl Cluster {
             .max_message_latency(latency)
             .tcp_capacity(100_000)
             .build();
-        let board = Arc::new(board);
+        let (board, schedule) = (Arc::new(board), Schedule::default());
+        let mut cluster = Self { sim, board, schedule, processes: Rc::new(Processes::new(seed, tick)) };
         for mon in 1..=MONS {
-            add_mon(&mut sim, &board, seed, mon);
+            add_mon(&mut cluster, seed, mon);
         }
         for osd in 1..=OSDS {
-            add_osd(&mut sim, &board, osd);
+            add_osd(&mut cluster, osd);
         }
         for rank in 0..hosts.ranks {
-            add_rank(&mut sim, &board, rank);
+            add_rank(&mut cluster, rank);
         }
-        Self { sim, board, schedule: Schedule::default() }
+        cluster
+    }
+
+    /// A host that may crash and start again, whenever the run ends.
+    fn host<F>(&mut self, host: String, main: impl Fn(Env) -> F + Clone + 'static)
+    where
+        F: Future<Output = turmoil::Result> + 'static,
+    {
+        let (processes, gate) = (Rc::clone(&self.processes), self.board.gate(&host));
+        self.sim.host(host.clone(), move || Rc::clone(&processes).run(host.clone(), gate.clone(), main.clone()));
+    }
+
+    /// A host without whose end the run has none.
+    pub fn client<F>(&mut self, host: &str, main: impl FnOnce(Env) -> F + 'static)
+    where
+        F: Future<Output = turmoil::Result> + 'static,
+    {
+        let (processes, gate) = (Rc::clone(&self.processes), self.board.gate(host));
+        self.sim.client(host, processes.run(host.to_owned(), gate, main));
     }
 
     /// Runs until all clients have ended.
@@ -235,14 +253,14 @@ impl Cluster {
             if let Some(window) = self.board.burnt() {
                 self.schedule.add(self.sim.elapsed(), window);
             }
-            self.schedule.run(&mut self.sim, &self.board);
+            self.schedule.run(&mut self.sim, &self.processes, &self.board);
             if self.board.working() == 0 && !self.board.is_healed() {
-                self.schedule.heal(&mut self.sim, &self.board);
+                self.schedule.heal(&mut self.sim, &self.processes, &self.board);
                 self.board.heal();
             }
             match self.sim.step() {
                 Ok(true) => return Ok(()),
-                Ok(false) => {}
+                Ok(false) => self.processes.step(),
                 Err(error) => {
                     let (at, faults) = (self.sim.elapsed(), self.schedule.done());
                     return Err(format!("after {at:?} and {faults:?}: {error}"));
@@ -289,16 +307,6 @@ pub(crate) fn host_names(hosts: &Hosts, others: &[&str]) -> Vec<String> {
     mons.chain(osds).chain(ranks).chain(clients).chain(others.iter().map(|other| (*other).to_owned())).collect()
 }
 
-/// To be called on the host.
-pub(crate) fn env(board: &Board, host: &str) -> Env {
-    let gate = board.gate(host);
-    Env {
-        net: Arc::new(SimNet::new(DAEMON_PORT, gate.clone())),
-        clock: Arc::new(SimClock::new(gate, WALL_START_NANOS)),
-        shutdown: Shutdown::default(),
-    }
-}
-
 pub(crate) fn mons() -> Vec<String> {
     (1..=MONS).map(|mon| format!("mon-{mon}:{MON_PORT}")).collect()
 }
@@ -307,92 +315,78 @@ fn loopback(port: u16) -> std::net::SocketAddr {
     std::net::SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn add_mon(sim: &mut Sim<'_>, board: &Arc<Board>, seed: u64, id: u64) {
-    let (board, host) = (Arc::clone(board), format!("mon-{id}"));
-    sim.host(host.clone(), move || {
-        let (board, host) = (Arc::clone(&board), host.clone());
+fn add_mon(cluster: &mut Cluster, seed: u64, id: u64) {
+    let board = Arc::clone(&cluster.board);
+    cluster.host(format!("mon-{id}"), move |env| {
+        let disk = board.mon_disks[id as usize - 1].clone();
+        let storage = pando_mon::Storage::Backend(Box::new(disk.backend()));
+        let mut config = pando_mon::Config::new(id, loopback(MON_PORT), storage);
+        config.peers = (1..=MONS).zip(mons()).collect();
+        config.expected_osds = OSDS as u32;
+        config.metadata_pool = pando_mon::PoolSpec::new(3, 4);
+        config.data_pool = pando_mon::PoolSpec::new(3, 4);
+        config.election_seed = Some(seed.wrapping_mul(31).wrapping_add(id));
+        config.compact_every = 50;
         async move {
-            let disk = board.mon_disks[id as usize - 1].clone();
-            let storage = pando_mon::Storage::Backend(Box::new(disk.backend()));
-            let mut config = pando_mon::Config::new(id, loopback(MON_PORT), storage);
-            config.peers = (1..=MONS).zip(mons()).collect();
-            config.expected_osds = OSDS as u32;
-            config.metadata_pool = pando_mon::PoolSpec::new(3, 4);
-            config.data_pool = pando_mon::PoolSpec::new(3, 4);
-            config.election_seed = Some(seed.wrapping_mul(31).wrapping_add(id));
-            config.compact_every = 50;
-            let (gate, env) = (board.gate(&host), env(&board, &host));
-            let main = async move {
-                pando_mon::start(config, env).await?.join().await;
-                Ok(())
-            };
-            gate.run(main).await
-        }
-    });
-}
-
-fn add_osd(sim: &mut Sim<'_>, board: &Arc<Board>, osd: u64) {
-    let (board, host) = (Arc::clone(board), format!("osd-{osd}"));
-    sim.host(host.clone(), move || {
-        let (board, host) = (Arc::clone(&board), host.clone());
-        async move {
-            let engine = Arc::clone(&board.engines[osd as usize - 1]);
-            let storage = pando_osd::Storage::Engine { engine, uuid: [osd as u8; 16] };
-            let mut config = pando_osd::Config::new(mons(), loopback(DAEMON_PORT), storage);
-            config.advertise = Some(format!("{host}:{DAEMON_PORT}"));
-            config.host.clone_from(&host);
-            config.inline_io = true;
-            let (gate, env) = (board.gate(&host), env(&board, &host));
-            let main = async move {
-                pando_osd::start(config, env).await?.join().await;
-                Ok(())
-            };
-            gate.run(main).await
-        }
-    });
-}
-
-fn add_rank(sim: &mut Sim<'_>, board: &Arc<Board>, rank: u32) {
-    let (board, host) = (Arc::clone(board), format!("mds-{rank}"));
-    sim.host(host.clone(), move || {
-        let (board, host) = (Arc::clone(&board), host.clone());
-        async move {
-            let config = pando_mds::Config {
-                mons: mons(),
-                listen: loopback(DAEMON_PORT),
-                advertise: format!("{host}:{DAEMON_PORT}"),
-                rank,
-                cache_bytes: 1 << 20,
-                boot_seed: Some(board.boot()),
-                ..pando_mds::Config::default()
-            };
-            let (gate, env) = (board.gate(&host), env(&board, &host));
-            let repeats = board.repeats.map(|seed| seed ^ board.boot().rotate_left(40));
-            let between = move |outside| match repeats {
-                Some(seed) => twice(outside, seed),
-                None => outside,
-            };
-            let main = async move {
-                loop {
-                    match pando_mds::rank::start_with(config.clone(), env.clone(), between).await {
-                        Ok(handle) => return handle.join().await,
-                        // A supervisor would start it again.
-                        Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
-                        Err(error) => panic!("a rank does not start: {error}"),
-                    }
-                }
-            };
-            gate.run(main).await;
+            pando_mon::start(config, env).await?.join().await;
             Ok(())
+        }
+    });
+}
+
+fn add_osd(cluster: &mut Cluster, osd: u64) {
+    let (board, host) = (Arc::clone(&cluster.board), format!("osd-{osd}"));
+    cluster.host(host.clone(), move |env| {
+        let engine = Arc::clone(&board.engines[osd as usize - 1]);
+        let storage = pando_osd::Storage::Engine { engine, uuid: [osd as u8; 16] };
+        let mut config = pando_osd::Config::new(mons(), loopback(DAEMON_PORT), storage);
+        config.advertise = Some(format!("{host}:{DAEMON_PORT}"));
+        config.host.clone_from(&host);
+        config.inline_io = true;
+        async move {
+            pando_osd::start(config, env).await?.join().await;
+            Ok(())
+        }
+    });
+}
+
+fn add_rank(cluster: &mut Cluster, rank: u32) {
+    let (board, host) = (Arc::clone(&cluster.board), format!("mds-{rank}"));
+    cluster.host(host.clone(), move |env| {
+        let config = pando_mds::Config {
+            mons: mons(),
+            listen: loopback(DAEMON_PORT),
+            advertise: format!("{host}:{DAEMON_PORT}"),
+            rank,
+            cache_bytes: 1 << 20,
+            boot_seed: Some(board.boot()),
+            ..pando_mds::Config::default()
+        };
+        let repeats = board.repeats.map(|seed| seed ^ board.boot().rotate_left(40));
+        let between = move |outside| match repeats {
+            Some(seed) => twice(outside, seed),
+            None => outside,
+        };
+        async move {
+            loop {
+                match pando_mds::rank::start_with(config.clone(), env.clone(), between).await {
+                    Ok(handle) => {
+                        handle.join().await;
+                        return Ok(());
+                    }
+                    // A supervisor would start it again.
+                    Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
+                    Err(error) => panic!("a rank does not start: {error}"),
+                }
+            }
         }
     });
 }
 
 fn add_load(cluster: &mut Cluster, plan: &Plan, number: u64) {
     let (board, seed, steps, host) = (Arc::clone(&cluster.board), plan.seed, plan.steps, format!("client-{number}"));
-    let gate = board.gate(&host);
-    let main = async move {
-        let client = connect(&board, &host, CALL_DEADLINE).await?;
+    cluster.client(&host.clone(), move |env| async move {
+        let client = connect(&env, CALL_DEADLINE).await?;
         let mut load = Load::new(client.clone(), number, seed);
         load.run(steps).await?;
         board.worked();
@@ -404,16 +398,14 @@ fn add_load(cluster: &mut Cluster, plan: &Plan, number: u64) {
         client.close().await?;
         board.checked();
         Ok(())
-    };
-    cluster.sim.client(format!("client-{number}"), async move { gate.run(main).await });
+    });
 }
 
 fn add_hot(cluster: &mut Cluster, plan: &Plan, number: u64) {
     let (board, seed, steps, host) = (Arc::clone(&cluster.board), plan.seed, plan.steps, format!("client-{number}"));
     let last = number + 1 == plan.hosts().clients;
-    let gate = board.gate(&host);
-    let main = async move {
-        let client = connect(&board, &host, CALL_DEADLINE).await?;
+    cluster.client(&host.clone(), move |env| async move {
+        let client = connect(&env, CALL_DEADLINE).await?;
         // The last one is in a hurry.
         let hasty = if last { HASTY_DEADLINE } else { CALL_DEADLINE };
         let mut hot = Hot::new(client.with_deadline(hasty), number, seed, Arc::clone(&board));
@@ -426,28 +418,25 @@ fn add_hot(cluster: &mut Cluster, plan: &Plan, number: u64) {
         client.close().await?;
         board.checked();
         Ok(())
-    };
-    cluster.sim.client(format!("client-{number}"), async move { gate.run(main).await });
+    });
 }
 
 fn add_mortal(cluster: &mut Cluster, seed: u64) {
     let board = Arc::clone(&cluster.board);
-    cluster.sim.host(MORTAL, move || {
+    cluster.host(MORTAL.to_owned(), move |env| {
         let board = Arc::clone(&board);
-        let gate = board.gate(MORTAL);
-        let main = async move {
-            let client = connect_as(mortal::DESCRIPTION, &board, MORTAL, HASTY_DEADLINE).await?;
+        async move {
+            let client = connect_as(mortal::DESCRIPTION, &env, HASTY_DEADLINE).await?;
             Mortal::new(client, seed, &board).live().await;
             Ok(())
-        };
-        async move { gate.run(main).await }
+        }
     });
 }
 
 fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
     let (board, plan) = (Arc::clone(&cluster.board), plan.clone());
-    cluster.sim.client("admin", async move {
-        let client = connect(&board, "admin", CALL_DEADLINE).await?;
+    cluster.client("admin", move |env| async move {
+        let client = connect(&env, CALL_DEADLINE).await?;
         if let Some(mon) = client.mon() {
             let set = [
                 (settings::BALANCER_MODE, plan.balancer),
@@ -465,7 +454,7 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
         });
         let mut administrator = Administrator {
             client: client.with_deadline(Duration::from_secs(10)),
-            net: env(&board, "admin").net,
+            net: env.net,
             board: Arc::clone(&board),
             hosts: plan.hosts(),
             dirs: loads.chain(HOT.map(str::to_owned)).chain([mortal::DIR.to_owned()]).collect(),
@@ -487,25 +476,24 @@ fn add_administrator(cluster: &mut Cluster, plan: &Plan) {
 
 fn add_verifier(cluster: &mut Cluster) {
     let board = Arc::clone(&cluster.board);
-    cluster.sim.client("verifier", async move {
+    cluster.client("verifier", move |env| async move {
         board.all_checked().await;
-        let client = connect(&board, "verifier", CALL_DEADLINE).await?;
+        let client = connect(&env, CALL_DEADLINE).await?;
         verify(&client, &board).await?;
         client.close().await?;
         Ok(())
     });
 }
 
-/// Connects from a host; the cluster may still be coming up.
-pub(crate) async fn connect(board: &Board, host: &str, deadline: Duration) -> Result<Client, String> {
-    connect_as("sim", board, host, deadline).await
+/// Connects a process; the cluster may still be coming up.
+pub(crate) async fn connect(env: &Env, deadline: Duration) -> Result<Client, String> {
+    connect_as("sim", env, deadline).await
 }
 
-async fn connect_as(description: &str, board: &Board, host: &str, deadline: Duration) -> Result<Client, String> {
-    let Env { net, clock, .. } = env(board, host);
+async fn connect_as(description: &str, env: &Env, deadline: Duration) -> Result<Client, String> {
     let mut last = String::new();
     for _ in 0..20 {
-        let builder = Client::builder(mons()).net(Arc::clone(&net)).clock(Arc::clone(&clock));
+        let builder = Client::builder(mons()).net(Arc::clone(&env.net)).clock(Arc::clone(&env.clock));
         match builder.deadline(deadline).description(description).connect().await {
             Ok(client) => return Ok(client),
             Err(error) => last = error.to_string(),

@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use turmoil::Sim;
 
 use crate::board::Board;
+use crate::process::Processes;
 
 /// The cluster needs about this long to come up; faults start later.
 const QUIET: Duration = Duration::from_millis(2500);
@@ -50,6 +51,8 @@ pub enum Fault {
     Reset(String),
     /// What has arrived, and arrives, by some connections of a host waits unread; later connections work.
     Keep(String, u64),
+    /// The same of all that comes to a host from another one.
+    KeepFrom(String, String),
     /// It is read, late.
     LetGo(String),
     /// Somebody sets the wall clock of a host by so many seconds.
@@ -198,40 +201,41 @@ impl Schedule {
     }
 
     /// Does what is due.
-    pub(crate) fn run(&mut self, sim: &mut Sim<'_>, board: &Board) {
+    pub(crate) fn run(&mut self, sim: &mut Sim<'_>, processes: &Processes, board: &Board) {
         while let Some(entry) = self.coming.first_entry()
             && entry.key().0 <= sim.elapsed()
         {
             let fault = entry.remove();
-            self.apply(fault, sim, board);
+            self.apply(fault, sim, processes, board);
         }
     }
 
     /// Ends all faults, those to come as well.
-    pub(crate) fn heal(&mut self, sim: &mut Sim<'_>, board: &Board) {
+    pub(crate) fn heal(&mut self, sim: &mut Sim<'_>, processes: &Processes, board: &Board) {
         self.coming.clear();
         for (one, other) in std::mem::take(&mut self.links) {
             sim.release(one.as_str(), other.as_str());
             sim.repair(one.as_str(), other.as_str());
         }
         for host in self.frozen.clone() {
-            self.apply(Fault::Thaw(host), sim, board);
+            self.apply(Fault::Thaw(host), sim, processes, board);
         }
         for host in self.kept.clone() {
-            self.apply(Fault::LetGo(host), sim, board);
+            self.apply(Fault::LetGo(host), sim, processes, board);
         }
         for host in self.down.clone().into_iter().filter(|host| host != MORTAL) {
-            self.apply(Fault::Start(host), sim, board);
+            self.apply(Fault::Start(host), sim, processes, board);
         }
     }
 
-    fn apply(&mut self, fault: Fault, sim: &mut Sim<'_>, board: &Board) {
+    fn apply(&mut self, fault: Fault, sim: &mut Sim<'_>, processes: &Processes, board: &Board) {
         match &fault {
             Fault::Crash(host) => {
                 if !self.down.insert(host.clone()) {
                     return;
                 }
                 board.power_cut(host);
+                processes.kill(host);
                 sim.crash(host.as_str());
                 if !self.frozen.contains(host) {
                     board.gate(host).thaw();
@@ -260,6 +264,10 @@ impl Schedule {
             Fault::Keep(host, which) => {
                 self.kept.insert(host.clone());
                 board.gate(host).keep(*which);
+            }
+            Fault::KeepFrom(host, peer) => {
+                self.kept.insert(host.clone());
+                board.gate(host).keep_from(peer);
             }
             Fault::LetGo(host) => {
                 self.kept.remove(host);

@@ -1,14 +1,12 @@
 //! A host as the simulation holds it from outside: it can be frozen, its connections broken, its clocks set.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pando_rpc::Clock;
-use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 /// The handle of one host; it outlives the host's crashes.
@@ -18,9 +16,9 @@ pub struct Gate(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     frozen: AtomicBool,
-    /// What its clock said when somebody looked first since it is frozen; 0: nobody has.
-    stands_at: AtomicI64,
-    /// Everything that may have to be woken: connections, and what the host runs.
+    /// Who lets the host run: to be woken when it is frozen.
+    stopping: Mutex<Option<Waker>>,
+    /// Its connections.
     places: Mutex<Vec<Weak<Place>>>,
     /// Connections that were ever made.
     made: AtomicU64,
@@ -33,11 +31,13 @@ struct State {
 /// Connections that are kept from being read at once: one in so many.
 const KEPT_ONE_IN: u64 = 3;
 
-/// A connection, or a process.
+/// A connection.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
-    /// Of a connection: which of the host's.
-    number: Option<u64>,
+    /// Which of the host's.
+    number: u64,
+    /// The host at its other end.
+    peer: String,
     /// What arrives by it is not read.
     kept: AtomicBool,
     broken: AtomicBool,
@@ -78,12 +78,14 @@ impl Gate {
     /// Stops what runs behind it, as SIGSTOP does.
     pub fn freeze(&self) {
         self.0.frozen.store(true, Ordering::Relaxed);
+        if let Some(waker) = lock(&self.0.stopping).take() {
+            waker.wake();
+        }
     }
 
     /// Lets it go on.
     pub fn thaw(&self) {
         self.0.frozen.store(false, Ordering::Relaxed);
-        self.0.stands_at.store(0, Ordering::Relaxed);
         self.each(|place| place.wake());
     }
 
@@ -99,7 +101,14 @@ impl Gate {
     /// same two hosts: what is sent again overtakes it.
     pub fn keep(&self, which: u64) {
         let is_one = |number: u64| number % KEPT_ONE_IN == which % KEPT_ONE_IN;
-        self.each(|place| place.kept.store(place.number.is_some_and(is_one), Ordering::Relaxed));
+        self.each(|place| place.kept.store(is_one(place.number), Ordering::Relaxed));
+    }
+
+    /// The same of all connections that there are now to a host.
+    pub fn keep_from(&self, peer: &str) {
+        self.each(|place| {
+            place.kept.fetch_or(place.peer == peer, Ordering::Relaxed);
+        });
     }
 
     /// It is read now, also where the other side has given up.
@@ -134,15 +143,10 @@ impl Gate {
         self.0.frozen.load(Ordering::Relaxed)
     }
 
-    /// Room for a connection of the host.
-    pub(crate) fn connection(&self) -> Arc<Place> {
-        let number = Some(self.0.made.fetch_add(1, Ordering::Relaxed));
-        self.place(Place { number, ..Place::default() })
-    }
-
-    /// Room for something that is woken with the host.
-    fn place(&self, place: Place) -> Arc<Place> {
-        let place = Arc::new(place);
+    /// Room for a connection of the host to another one.
+    pub(crate) fn connection(&self, peer: String) -> Arc<Place> {
+        let number = self.0.made.fetch_add(1, Ordering::Relaxed);
+        let place = Arc::new(Place { number, peer, ..Place::default() });
         let mut places = lock(&self.0.places);
         places.retain(|place| place.strong_count() > 0);
         places.push(Arc::downgrade(&place));
@@ -154,38 +158,13 @@ impl Gate {
         places.iter().for_each(|place| what(place));
     }
 
-    /// What the clock says: while the host is frozen, always the same. So what runs beside the local tasks
-    /// ([`run`](Self::run)), and has nothing to do but to look at the time, sees none pass; then it is late, all at once.
-    fn standing(&self, nanos: i64) -> i64 {
-        if !self.is_frozen() {
-            return nanos;
-        }
-        match self.0.stands_at.compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => nanos,
-            Err(stands_at) => stands_at,
-        }
-    }
-
-    /// Runs a process with all its local tasks: nothing of them moves while the host is frozen. Nor does what it has
-    /// beside them, for nothing comes in or goes out, and the clock stands.
-    pub(crate) async fn run<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> T {
-        let mut local = LocalSet::new();
-        let mut main = local.spawn_local(main);
-        let place = self.place(Place::default());
-        poll_fn(move |cx| {
-            place.poll_broken(0, cx);
-            if self.is_frozen() {
-                return Poll::Pending;
-            }
-            // Pending as long as there are tasks, which is as it should be.
-            let _ = Pin::new(&mut local).poll(cx);
-            match Pin::new(&mut main).poll(cx) {
-                Poll::Ready(Ok(output)) => Poll::Ready(output),
-                Poll::Ready(Err(error)) => panic!("a process ended by itself: {error}"),
-                Poll::Pending => Poll::Pending,
-            }
+    /// Ends when the host is frozen.
+    pub(crate) async fn frozen(&self) {
+        poll_fn(|cx| {
+            *lock(&self.0.stopping) = Some(cx.waker().clone());
+            if self.is_frozen() { Poll::Ready(()) } else { Poll::Pending }
         })
-        .await
+        .await;
     }
 }
 
@@ -198,15 +177,14 @@ pub(crate) struct SimClock {
 }
 
 impl SimClock {
-    /// To be made on the host.
+    /// To be made in a process of the host.
     pub fn new(gate: Gate, wall_start_nanos: i64) -> Self {
-        gate.0.stands_at.store(0, Ordering::Relaxed);
         Self { gate, start: Instant::now(), wall_start_nanos }
     }
 
     fn elapsed_nanos(&self) -> i64 {
         let nanos = i64::try_from(self.start.elapsed().as_nanos()).unwrap_or(i64::MAX);
-        self.gate.standing(nanos + nanos / 1_000_000 * self.gate.0.drift_ppm.load(Ordering::Relaxed))
+        nanos + nanos / 1_000_000 * self.gate.0.drift_ppm.load(Ordering::Relaxed)
     }
 }
 

@@ -8,7 +8,7 @@
 //! | [`load`], `hot`, `mortal` | clients: each alone with a model, all together on a few names, and one that dies |
 //! | `twice` | requests that arrive once more, late |
 //! | [`model`], [`history`], `verify` | what has to come out: contents, an order of all events, records and objects |
-//! | [`gate`], [`net`], [`disk`] | the simulated machine: freezes, clocks, connections, power cuts |
+//! | [`gate`], `process`, `net`, [`disk`] | the simulated machine: freezes, clocks, connections, power cuts |
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,8 @@ mod hot;
 pub mod load;
 pub mod model;
 mod mortal;
-pub mod net;
+mod net;
+mod process;
 pub mod stage;
 mod twice;
 mod verify;

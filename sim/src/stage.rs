@@ -6,11 +6,11 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use pando_client::Client;
 use pando_proto::{Error, Rank, Reason, SubtreeId};
-use pando_rpc::{Env, Net};
+use pando_rpc::{Env, Shutdown};
 
 use crate::admin;
 use crate::board::Board;
-use crate::cluster::{Cluster, MONS, OSDS, connect, env, host_names, on_a_fresh_thread};
+use crate::cluster::{Cluster, MONS, OSDS, connect, host_names, on_a_fresh_thread};
 use crate::faults::{self, Fault, Hosts};
 use crate::verify::verify_records;
 
@@ -40,8 +40,7 @@ pub enum Harm {
 #[derive(Clone)]
 pub struct Stage {
     board: Arc<Board>,
-    host: String,
-    net: Arc<dyn Net>,
+    env: Env,
 }
 
 /// A player: the name of its host, and its script.
@@ -73,9 +72,8 @@ pub fn play_within(limit: Duration, seed: u64, players: Vec<Player>) -> Result<(
         let mut cluster = Cluster::new(seed, limit, TICK, LATENCY, hosts, board);
         for (host, script) in players {
             let board = Arc::clone(&cluster.board);
-            cluster.sim.client(host, async move {
-                let net = env(&board, host).net;
-                let stage = Stage { board, host: host.to_owned(), net };
+            cluster.client(host, move |env| async move {
+                let stage = Stage { board, env };
                 script(stage).await.map_err(|error| format!("{host}: {error}"))?;
                 Ok(())
             });
@@ -93,7 +91,7 @@ impl Stage {
     ///
     /// Errors: they do not come up.
     pub async fn connect(&self) -> Result<Client, String> {
-        let client = connect(&self.board, &self.host, DEADLINE).await?;
+        let client = connect(&self.env, DEADLINE).await?;
         self.until("all ranks are up", || client.map().ranks.values().filter(|rank| rank.up).count() == RANKS as usize)
             .await?;
         if let Some(mon) = client.mon() {
@@ -104,7 +102,7 @@ impl Stage {
 
     /// The network, clocks and so on of this player's host.
     pub fn env(&self) -> Env {
-        env(&self.board, &self.host)
+        Env { shutdown: Shutdown::default(), ..self.env.clone() }
     }
 
     /// Does this to the cluster, at once.
@@ -179,7 +177,7 @@ impl Stage {
     pub async fn split(&self, client: &Client, path: &str) -> Result<SubtreeId, String> {
         let begun = tokio::time::Instant::now();
         let subtree = loop {
-            match admin::split(client, &self.net, path).await {
+            match admin::split(client, &self.env.net, path).await {
                 Ok(subtree) => break subtree,
                 Err(error) if may_come_again(&error) && begun.elapsed() < DEADLINE => tokio::time::sleep(LOOK).await,
                 Err(error) => match self.subtree_of(client, path).await {
@@ -205,7 +203,7 @@ impl Stage {
     pub async fn merge(&self, client: &Client, subtree: SubtreeId) -> Result<(), String> {
         let begun = tokio::time::Instant::now();
         loop {
-            match admin::merge(client, &self.net, subtree).await {
+            match admin::merge(client, &self.env.net, subtree).await {
                 Ok(()) => return Ok(()),
                 // It was done, and the answer was lost.
                 Err(_) if !client.map().subtrees.contains_key(&subtree) => return Ok(()),
