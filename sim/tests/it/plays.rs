@@ -240,6 +240,105 @@ fn r11_late_batches_of_the_parent_change_nothing_after_split_and_move() {
     run(7, vec![director]);
 }
 
+/// Makes /p a name for something else, at one moment.
+async fn point(client: &Client, to: &str) -> Scene {
+    client.symlink(to, "/q").await.map_err(text)?;
+    client.rename("/q", "/p").await.map_err(text)
+}
+
+#[test]
+fn r10_what_comes_by_a_stream_that_was_replaced_does_not_begin() {
+    let actor = player("actor", |stage| async move {
+        let client = stage.connect().await?;
+        stage.hear("ready").await;
+        holds("before", &client, "/p/x", "d").await?;
+        stage.say("knows the way");
+        stage.hear("kept").await;
+        client.exchange("/p/x", "/p/y").await.map_err(text)?;
+        stage.say("answered");
+        Ok(())
+    });
+    let director = player("director", |stage| async move {
+        let client = stage.connect().await?;
+        for (path, data) in [("/d/x", "d"), ("/d/y", "D"), ("/t/x", "t"), ("/t/y", "T")] {
+            file(&client, path, data).await?;
+        }
+        stage.split_to(&client, "/t", 1).await?;
+        stage.move_to(&client, ROOT_SUBTREE, 0).await?;
+        point(&client, "d").await?;
+        stage.say("ready");
+        stage.hear("knows the way").await;
+        stage.order(Fault::KeepFrom("mds-0".to_owned(), "actor".to_owned())).await;
+        stage.order(Fault::Cut("actor".to_owned(), "mds-1".to_owned())).await;
+        stage.say("kept");
+        tokio::time::sleep(SHORT).await;
+        // By the next stream it is asked for again, and goes on elsewhere: no epoch and no way has changed.
+        point(&client, "t").await?;
+        stage.order(Fault::Reset("actor".to_owned())).await;
+        tokio::time::sleep(10 * SHORT).await;
+        point(&client, "d").await?;
+        stage.order(Fault::LetGo("mds-0".to_owned())).await;
+        tokio::time::sleep(SHORT).await;
+        stage.order(Fault::Heal("actor".to_owned(), "mds-1".to_owned())).await;
+        stage.hear("answered").await;
+        holds("it was done where it went on", &client, "/t/x", "T").await?;
+        holds("I4: and nowhere else", &client, "/d/x", "d").await?;
+        stage.verify(&client).await
+    });
+    run(22, vec![actor, director]);
+}
+
+/// Begins a move that cannot be carried out. Its number.
+async fn begin_move(stage: &Stage, client: &Client, subtree: SubtreeId, to: u32) -> Result<u64, String> {
+    let from = owner(client, subtree);
+    stage.order(Fault::Hold(format!("mds-{}", from.0), format!("mds-{to}"))).await;
+    let mon = client.mon().ok_or("no mon")?;
+    let (_, epoch) = mon.admin().move_subtree(subtree, Rank(to), false).await.map_err(text)?;
+    let map = mon.get_map(epoch).await.map_err(text)?;
+    let found = map.subtrees.get(&subtree).ok_or("no subtree")?;
+    match found.move_id {
+        0 => Err(format!("the move has ended already: {found:?}")),
+        number => Ok(number),
+    }
+}
+
+/// Nothing comes of a handover that was asked for long ago.
+async fn hands_over_late(client: &Client, subtree: SubtreeId, from: Rank, epoch: Epoch, number: u64) -> Scene {
+    let (mon, before) = (client.mon().ok_or("no mon")?, owner(client, subtree));
+    let late = mon.commit_move(subtree, from, epoch, number).await;
+    let map = mon.get_map(Epoch(0)).await.map_err(text)?;
+    match map.subtrees.get(&subtree).map(|found| (found.owner, found.move_id != 0)) {
+        Some((owner, true)) if owner == before => Ok(()),
+        found => Err(format!("R12: a late handover {late:?} had an effect: {found:?}, and {before} before")),
+    }
+}
+
+#[test]
+fn r12_a_late_copy_of_a_handover_changes_nothing() {
+    let director = player("director", |stage| async move {
+        let client = stage.connect().await?;
+        file(&client, "/e/f", "kept").await?;
+        let subtree = stage.split_to(&client, "/e", 1).await?;
+        let epoch = client.map().subtrees.get(&subtree).map_or(Epoch(0), |found| found.epoch);
+        let mon = client.mon().ok_or("no mon")?;
+        // Of a move that was given up: the epoch is the same in the next one.
+        let first = begin_move(&stage, &client, subtree, 2).await?;
+        mon.cancel_move(subtree, first).await.map_err(text)?;
+        let second = begin_move(&stage, &client, subtree, 2).await?;
+        hands_over_late(&client, subtree, Rank(1), epoch, first).await?;
+        stage.order(Fault::Release("mds-1".to_owned(), "mds-2".to_owned())).await;
+        stage.move_to(&client, subtree, 2).await?;
+        // And of one that was carried out.
+        begin_move(&stage, &client, subtree, 1).await?;
+        hands_over_late(&client, subtree, Rank(1), epoch, second).await?;
+        stage.order(Fault::Release("mds-1".to_owned(), "mds-2".to_owned())).await;
+        stage.move_to(&client, subtree, 1).await?;
+        holds("R12", &client, "/e/f", "kept").await?;
+        stage.verify(&client).await
+    });
+    run(23, vec![director]);
+}
+
 /// Reads a file through a rank that the map of this client names, whatever the mons say; never what was before, once
 /// the director has said `new`.
 async fn never_reads_what_was_before(stage: Stage, path: &'static str) -> Scene {
