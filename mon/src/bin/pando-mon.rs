@@ -121,7 +121,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
     config.cluster_id = flags.cluster_id.or(file.cluster_id).as_deref().map(parse_cluster_id).transpose()?;
     let creation = flags.creation;
     let replicas = creation.replicas.or(file.replicas).unwrap_or(1);
-    config.expected_osds = creation.expected_osds.or(file.expected_osds).unwrap_or(replicas);
+    config.expected_osds = creation.expected_osds.or(file.expected_osds).unwrap_or(replicas.max(1));
     config.metadata_pool = PoolSpec::new(replicas, creation.metadata_pgs.or(file.metadata_pgs).unwrap_or(16));
     config.data_pool = PoolSpec::new(replicas, creation.data_pgs.or(file.data_pgs).unwrap_or(32));
     Ok(config)
