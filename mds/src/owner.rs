@@ -331,6 +331,7 @@ impl Owner {
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),
             trees: self.common.trees.clone(),
+            sessions: shared.sessions.clone(),
             gauge: parts.loads.gauge(own.subtree),
             warm,
             control: control.clone(),

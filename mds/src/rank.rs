@@ -45,6 +45,7 @@ pub struct Handle {
     address: SocketAddr,
     usage: watch::Receiver<CacheUsage>,
     broken: Arc<OnceLock<Error>>,
+    sessions: Sessions,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -57,6 +58,11 @@ impl Handle {
     /// What its cache holds (I8).
     pub fn cache_usage(&self) -> CacheUsage {
         *self.usage.borrow()
+    }
+
+    /// In how many of its subtrees requests of a session are remembered (R9): none where it has all answers.
+    pub fn remembered_in(&self, client: ClientId) -> usize {
+        self.sessions.tables_of(client)
     }
 
     /// Ends when the rank was asked to stop and everything of it is down.
@@ -346,7 +352,8 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
     let sweeping = spawn_watched(&shared, "what sweeps sessions", sweep);
     let owning = spawn_watched(&shared, "what owns subtrees", own_all(Arc::clone(&shared), parts, memory));
     let broken = Arc::clone(&shared.broken);
-    (Handle { address, usage, broken, tasks: vec![serving, sweeping, owning] }, shared)
+    let sessions = shared.sessions.clone();
+    (Handle { address, usage, broken, sessions, tasks: vec![serving, sweeping, owning] }, shared)
 }
 
 /// A rank of which a part is missing does not go on.

@@ -1,6 +1,8 @@
-//! Sessions as the rank sees them: who spoke when (R9, R19).
+//! Sessions as the rank sees them: who spoke when, and which of its actors have to hear of it (R9, R19).
 
-use std::collections::BTreeMap;
+mod interest;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -10,6 +12,8 @@ use pando_proto::mds::{EchoItem, OperationResult, Reply, ServerFrame};
 use pando_proto::{ClientId, Epoch, Error, Reason, SubtreeId};
 use pando_rpc::queue;
 use tokio::sync::Notify;
+
+pub(crate) use interest::{Concerned, Interest};
 
 /// Requests of a session that may be unanswered, or answered and not yet confirmed (R9).
 pub(crate) const WINDOW: usize = 1024;
@@ -125,13 +129,20 @@ impl Drop for Meter {
 /// What is known of one session.
 #[derive(Default)]
 struct Known {
-    /// When it was last heard of.
-    heard: Duration,
+    /// When it was last heard of; nothing before the first time, or the first sweep.
+    heard: Option<Duration>,
     /// Its latest stream.
     stream: Weak<Connection>,
+    /// As its keep-alives say, it has the answers to all its requests below (R9).
+    lowest: u64,
+    /// Subtrees whose actors remember requests of it, each with the `lowest` of which it was told last.
+    remembered: BTreeMap<SubtreeId, u64>,
+    /// Subtrees that wait for its reclaims (R19).
+    awaited: BTreeSet<SubtreeId>,
 }
 
-/// When each session was last heard of, and its stream.
+/// When each session was last heard of, its stream, and how far it is. Actors read it when they need it: a keep-alive
+/// costs nothing in those to which it means nothing.
 #[derive(Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<BTreeMap<ClientId, Known>>>);
 
@@ -142,26 +153,31 @@ impl Sessions {
     }
 
     pub fn heard(&self, client: ClientId, now: Duration) {
-        self.lock().entry(client).or_default().heard = now;
+        self.lock().entry(client).or_default().heard = Some(now);
     }
 
     /// A stream begins: those before it end. The client may have given this one up and opened a later one, which is
     /// replaced then; that one ends as well, and the client comes again.
     pub fn attach(&self, connection: &Arc<Connection>, now: Duration) {
-        let known = Known { heard: now, stream: Arc::downgrade(connection) };
-        let before = self.lock().insert(connection.client, known);
-        if let Some(before) = before.and_then(|known| known.stream.upgrade()) {
+        let before = {
+            let mut sessions = self.lock();
+            let known = sessions.entry(connection.client).or_default();
+            known.heard = Some(now);
+            std::mem::replace(&mut known.stream, Arc::downgrade(connection))
+        };
+        if let Some(before) = before.upgrade() {
             before.replace();
         }
     }
 
     /// Nobody was silent so far: there was nobody to hear them.
     pub fn forget_silence(&self, now: Duration) {
-        self.lock().values_mut().for_each(|known| known.heard = now);
+        self.lock().values_mut().for_each(|known| known.heard = Some(now));
     }
 
     pub fn is_silent(&self, client: ClientId, now: Duration, timeout: Duration) -> bool {
-        self.lock().get(&client).is_none_or(|known| now.saturating_sub(known.heard) >= timeout)
+        let heard = self.lock().get(&client).and_then(|known| known.heard);
+        heard.is_none_or(|heard| now.saturating_sub(heard) >= timeout)
     }
 
     /// Sessions of the map that are silent for `timeout`. Those never heard of count from the first sweep on:
@@ -172,8 +188,8 @@ impl Sessions {
         let clients = map.sessions.iter().filter(|(_, session)| !session.is_of_rank());
         let mut silent = Vec::new();
         for (client, _) in clients {
-            let known = sessions.entry(*client).or_insert_with(|| Known { heard: now, ..Known::default() });
-            if now.saturating_sub(known.heard) >= timeout {
+            let heard = *sessions.entry(*client).or_default().heard.get_or_insert(now);
+            if now.saturating_sub(heard) >= timeout {
                 silent.push(*client);
             }
         }
@@ -195,37 +211,4 @@ pub(crate) fn stale_session() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use pando_cluster_map::{Session, Subtree};
-    use pando_proto::Rank;
-
-    #[test]
-    fn r19_only_those_are_awaited_who_may_have_met_an_earlier_owner() {
-        let mut map = ClusterMap::default();
-        for (client, born, rank) in [(1, 7, None), (2, 8, None), (3, 9, None), (4, 1, Some(Rank(0)))] {
-            let session = Session { since: Epoch(born), rank, ..Session::default() };
-            map.sessions.insert(ClientId(client), session);
-        }
-        map.subtrees.insert(SubtreeId(5), Subtree { since: Epoch(8), ..Subtree::default() });
-        map.subtrees.insert(SubtreeId(6), Subtree::default());
-        let of = |subtree, again| awaited(&map, SubtreeId(subtree), again).map(|client| client.0).collect::<Vec<_>>();
-        assert_eq!(of(5, false), [1]);
-        assert_eq!(of(5, true), [1, 2, 3], "opened again: the actor before it has met the young ones too");
-        assert_eq!(of(6, false), [1, 2, 3], "of a map that does not say since when");
-    }
-
-    #[test]
-    fn only_silent_clients_are_swept() {
-        let sessions = Sessions::default();
-        let mut map = ClusterMap::default();
-        for (client, rank) in [(1, None), (2, None), (3, Some(Rank(0)))] {
-            map.sessions.insert(ClientId(client), Session { rank, ..Session::default() });
-        }
-        let (at, timeout) = (Duration::from_secs, Duration::from_secs(10));
-        assert_eq!(sessions.sweep(&map, at(0), timeout), []);
-        sessions.heard(ClientId(2), at(5));
-        assert_eq!(sessions.sweep(&map, at(10), timeout), [ClientId(1)]);
-        assert_eq!(sessions.sweep(&map, at(15), timeout), [ClientId(1), ClientId(2)]);
-    }
-}
+mod tests;

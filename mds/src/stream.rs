@@ -22,8 +22,8 @@ use tonic::{Request, Response, Status, Streaming};
 use actix::dev::SendError;
 
 use crate::rank::Shared;
-use crate::session::{Connection, Meter, OUTGOING, Out, WINDOW, stale_session};
-use crate::subtree::{Submit, error_result};
+use crate::session::{Concerned, Connection, Meter, OUTGOING, Out, WINDOW, stale_session};
+use crate::subtree::{KeptAlive, Submit, error_result};
 
 /// Items of one frame at most.
 const FRAME_ITEMS: usize = 512;
@@ -164,16 +164,27 @@ async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Inco
             Ok(())
         }
         Incoming::KeepAlive(alive) => {
-            let map_epoch = shared.map.current().epoch.0;
-            let answer = KeepAlive { map_epoch, ..KeepAlive::default() };
-            connection.send(Out::Frame(frame(Outgoing::KeepAlive(answer))));
-            // What is confirmed is confirmed to all (R9).
-            for (subtree, _) in shared.all_served() {
-                hand_in(shared, connection, subtree, alive.lowest_unanswered, Vec::new()).await?;
-            }
+            keep_alive(shared, connection, alive.lowest_unanswered).await;
             Ok(())
         }
         Incoming::Hello(_) => Err(Error::new(Reason::InvalidRequest, "a second hello")),
+    }
+}
+
+/// What is confirmed is confirmed to all (R9), but few are concerned. A session that is waited for is told so: the
+/// subtree was opened anew without a trace in the map, or the session has not come to it yet (R19).
+async fn keep_alive(shared: &Shared, connection: &Connection, lowest_unanswered: u64) {
+    let client = connection.client;
+    let Concerned { behind, awaited } = shared.sessions.confirm(client, lowest_unanswered);
+    let awaiting = awaited.into_iter().map(|subtree| subtree.0).collect();
+    let answer = KeepAlive { map_epoch: shared.map.current().epoch.0, awaiting, ..KeepAlive::default() };
+    connection.send(Out::Frame(frame(Outgoing::KeepAlive(answer))));
+    for subtree in behind {
+        let Some(served) = shared.served(subtree) else { continue };
+        if let Err(SendError::Full(kept_alive)) = served.address.try_send(KeptAlive(client)) {
+            // This stream waits, and so its client. An actor that has ended remembers nothing.
+            let _ = served.address.send(kept_alive).await;
+        }
     }
 }
 

@@ -46,7 +46,7 @@ use crate::io::Outside;
 use crate::load::Gauge;
 use crate::memory::{Memory, Share};
 use crate::owner::Control;
-use crate::session::Connection;
+use crate::session::{Connection, Interest, Sessions};
 use crate::takeover::{Opened, Ownership};
 use crate::trees::{Shape, Trees};
 pub(crate) use commit::Committed;
@@ -71,6 +71,9 @@ pub(crate) struct Submit {
     pub requests: Vec<Request>,
 }
 
+/// A session has said how far it is, and something of it is remembered here (R9).
+pub(crate) struct KeptAlive(pub ClientId);
+
 /// One operation without a session.
 pub(crate) struct Call {
     pub operation: Operation,
@@ -88,11 +91,11 @@ pub(crate) struct Stop(pub Error);
 pub(crate) struct Ended {
     /// Above every batch number that was used.
     pub next_batch: u64,
+    /// Transactions that begin no more in its epoch (R18).
+    pub over: Over,
 }
 
 /// What came back from outside.
-    /// Transactions that begin no more in its epoch (R18).
-    pub over: Over,
 pub(crate) enum Event {
     Fetched(Vec<fetch::Arrived>),
     Committed(Committed),
@@ -115,7 +118,7 @@ pub(crate) enum Event {
 macro_rules! messages {
     ($($message:ty),*) => { $(impl Message for $message { type Result = (); })* };
 }
-messages!(Submit, Call, MapChanged, Stop, Event, Freeze, Thaw, Release, Find, Export, Press, Prepare);
+messages!(Submit, KeptAlive, Call, MapChanged, Stop, Event, Freeze, Thaw, Release, Find, Export, Press, Prepare);
 
 /// What a subtree is made of.
 pub(crate) struct Parts {
@@ -127,15 +130,16 @@ pub(crate) struct Parts {
     pub map: Arc<ClusterMap>,
     /// It was open here in this epoch before.
     pub again: bool,
+    /// Transactions that came to their end then (R18).
+    pub over: Over,
     /// The newest one.
     pub maps: MapWatch,
     /// Of this process of the rank.
-    /// Transactions that came to their end then (R18).
-    pub over: Over,
     pub incarnation: u64,
     /// Of the whole rank.
     pub memory: Memory,
     pub trees: Trees,
+    pub sessions: Sessions,
     /// What it counts.
     pub gauge: Arc<Gauge>,
     /// The cache with which it begins.
@@ -158,6 +162,8 @@ pub(crate) struct Subtree {
     incarnation: u64,
     memory: Memory,
     trees: Trees,
+    /// Of which sessions it has to hear.
+    interest: Rc<Interest>,
     /// What the namespace was told last.
     shape: Option<Rc<Shape>>,
     gauge: Arc<Gauge>,
@@ -276,6 +282,13 @@ impl Handler<Submit> for Subtree {
     type Result = ();
     fn handle(&mut self, submit: Submit, _: &mut Self::Context) {
         self.submit(submit);
+    }
+}
+
+impl Handler<KeptAlive> for Subtree {
+    type Result = ();
+    fn handle(&mut self, KeptAlive(client): KeptAlive, _: &mut Self::Context) {
+        self.kept_alive(client);
     }
 }
 

@@ -8,8 +8,7 @@ use pando_cluster_map::ClusterMap;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Answer;
-use pando_proto::mds::server_frame::Frame;
-use pando_proto::mds::{KeepAlive, Operation, OperationResult, Redirect, Request, ServerFrame};
+use pando_proto::mds::{Operation, OperationResult, Redirect, Request};
 use pando_proto::{ClientId, Epoch, Error, Reason, SubtreeId};
 use prost::Message as _;
 
@@ -19,7 +18,7 @@ use super::reply::error_result;
 use super::turn::{AT_ONCE, overloaded};
 use super::{Call, Submit, Subtree};
 use crate::owner::ownership;
-use crate::session::{Connection, Out, stale_session};
+use crate::session::{Connection, stale_session};
 use crate::takeover::Ownership;
 
 /// A session of the time before the takeover.
@@ -45,21 +44,31 @@ impl Subtree {
             }
             return;
         }
-        for reference in self.dedup.confirm(client, lowest_unanswered) {
-            self.pipeline.forget(reference);
-        }
+        self.confirm(client, lowest_unanswered);
         let is_awaited = !self.awaited.is_empty() && self.awaited.contains_key(&client);
-        if is_awaited && requests.is_empty() {
-            // It was opened anew without a trace in the map, or the session has not come to it yet.
-            let awaiting = KeepAlive { awaiting: vec![self.own.subtree.0], ..KeepAlive::default() };
-            connection.send(Out::Frame(ServerFrame { frame: Some(Frame::KeepAlive(awaiting)) }));
-        }
         let spoke = is_awaited && ends_reclaiming(&self.own, &requests);
         for request in requests {
             self.accept(&connection, request);
         }
         if spoke {
             self.is_back(client);
+        }
+    }
+
+    /// R9: what a session has answers to is forgotten, and never run. Its keep-alives are not told to those who remember
+    /// nothing of it: what they said counts all the same.
+    fn confirm(&mut self, client: ClientId, lowest_unanswered: u64) {
+        let lowest = lowest_unanswered.max(self.interest.lowest(client));
+        for reference in self.dedup.confirm(client, lowest) {
+            self.pipeline.forget(reference);
+        }
+    }
+
+    /// The same, of a keep-alive.
+    pub(super) fn kept_alive(&mut self, client: ClientId) {
+        let lowest = self.interest.lowest(client);
+        for reference in self.dedup.keep_alive(client, lowest) {
+            self.pipeline.forget(reference);
         }
     }
 
@@ -157,7 +166,9 @@ impl Subtree {
         if !job.perhaps_copy || job.tracked {
             return self.by_a_way_that_stands(job);
         }
-        match self.dedup.judge(job.client, job.request, connection) {
+        let connection = Arc::clone(connection);
+        self.confirm(job.client, 0);
+        match self.dedup.judge(job.client, job.request, &connection) {
             Verdict::Run | Verdict::RunIfNew => self.by_a_way_that_stands(job),
             verdict => {
                 self.drop_job(&job);
@@ -254,6 +265,7 @@ impl Subtree {
     /// All handles of the session are known.
     fn registered(&mut self, client: ClientId) {
         if self.awaited.remove(&client).is_some() {
+            self.interest.awaits_no_more(client);
             self.reap_if_all_are_back();
         }
     }

@@ -138,7 +138,7 @@ impl Subtree {
                     if let (None, Some(reference)) = (&latest, reference)
                         && !self.dedup.knows(reply.client)
                     {
-                        // Evicted meanwhile: nobody is left to repeat it (R9).
+                        // Evicted or given up meanwhile: nobody is left to repeat it (R9).
                         self.pipeline.forget(reference);
                     }
                     latest

@@ -1,5 +1,6 @@
 //! A turn: a slice of events and operations, then everything that they caused leaves (R27).
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use pando_cluster_map::ClusterMap;
@@ -14,10 +15,10 @@ use tokio::task::JoinSet;
 
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
-use super::{Event, Parts, Subtree};
 use super::transactions::Transactions;
+use super::{Event, Parts, Subtree};
 use crate::memory::Kind;
-use crate::session::awaited;
+use crate::session::{Interest, awaited};
 use crate::subtree::Ended;
 use crate::takeover::{Opened, Ownership};
 
@@ -51,11 +52,12 @@ impl Subtree {
             lease,
             map,
             again,
-            maps,
             over,
+            maps,
             incarnation,
             memory,
             trees,
+            sessions,
             gauge,
             warm,
             control,
@@ -84,6 +86,7 @@ impl Subtree {
             incarnation,
             memory,
             trees,
+            interest: Rc::new(Interest::new(sessions, own.subtree)),
             shape: None,
             gauge,
             heat_told: Duration::ZERO,
@@ -128,6 +131,8 @@ impl Subtree {
             evictions_in_vain: 0,
             ended: Some(ended),
         };
+        subtree.dedup.listen(&subtree.interest);
+        subtree.interest.awaits(subtree.awaited.keys().copied());
         subtree.resume_purges(opened.purges);
         subtree.adopt_transactions(opened.transactions);
         if !subtree.awaited.is_empty() {

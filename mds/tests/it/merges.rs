@@ -68,7 +68,7 @@ pub async fn call_child(
 
 /// `dir`, which is a subtree, with `in`, and `out` beside it; all of it is in memory. The root of `dir`, and the inode
 /// of `out`.
-async fn two_subtrees(rank: &TestRank, client: &mut Client) -> (Ino, Ino) {
+pub async fn two_subtrees(rank: &TestRank, client: &mut Client) -> (Ino, Ino) {
     client.call(mkdir("dir")).await.unwrap();
     client.call(write_file("dir/in", b"inside")).await.unwrap();
     client.call(write_file("out", b"outside")).await.unwrap();

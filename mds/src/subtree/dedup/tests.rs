@@ -1,5 +1,5 @@
 use super::*;
-use crate::session::Meter;
+use crate::session::{Meter, Sessions};
 use pando_mds_core::api::BatchId;
 use pando_proto::Epoch;
 
@@ -50,4 +50,54 @@ fn the_window_is_bounded() {
     }
     assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::Run);
     assert_eq!(dedup.judge(CLIENT, 5000, &connection), Verdict::RunIfNew, "I4: the first copy may not have run yet");
+}
+
+#[test]
+fn r9_a_client_that_never_asked_has_no_table() {
+    let (mut dedup, connection) = (Dedup::default(), connection());
+    assert_eq!(dedup.keep_alive(CLIENT, 100), []);
+    assert_eq!(dedup.clients().count(), 0);
+    // What it sends later is judged by what the rank knows.
+    assert_eq!(dedup.confirm(CLIENT, 100), []);
+    assert_eq!(dedup.judge(CLIENT, 99, &connection), Verdict::Stale, "R9");
+    assert_eq!(dedup.judge(CLIENT, 100, &connection), Verdict::Run);
+}
+
+#[test]
+fn r9_a_table_stays_as_long_as_it_says_more_than_the_rank_knows() {
+    let (mut dedup, connection) = (Dedup::default(), connection());
+    assert_eq!(dedup.judge(CLIENT, 5, &connection), Verdict::Run);
+    assert_eq!(dedup.keep_alive(CLIENT, 5), []);
+    assert_eq!(dedup.judge(CLIENT, 5, &connection), Verdict::RunIfNew, "I4: the first copy may not have run yet");
+    dedup.running(CLIENT, 5, &connection);
+    assert_eq!(dedup.keep_alive(CLIENT, 6), []);
+    assert!(dedup.knows(CLIENT), "it is under way, though its client has given it up");
+    dedup.complete(CLIENT, 5, Bytes::new(), Some(reference(1)));
+    assert_eq!(dedup.keep_alive(CLIENT, 6), [reference(1)]);
+    assert!(!dedup.knows(CLIENT));
+    // What came with a request may be ahead of the last keep-alive.
+    assert_eq!(dedup.confirm(CLIENT, 9), []);
+    assert_eq!(dedup.keep_alive(CLIENT, 8), []);
+    assert_eq!(dedup.judge(CLIENT, 8, &connection), Verdict::Stale, "R9: the mark never goes back");
+    assert_eq!(dedup.keep_alive(CLIENT, 9), []);
+    assert!(!dedup.knows(CLIENT));
+}
+
+#[test]
+fn r9_the_rank_knows_which_sessions_have_tables() {
+    let sessions = Sessions::default();
+    let mut dedup = Dedup::default();
+    dedup.adopt(CLIENT, 5, Bytes::new(), reference(1));
+    dedup.listen(&Rc::new(Interest::new(sessions.clone(), pando_proto::ids::ROOT_SUBTREE)));
+    assert_eq!(sessions.tables_of(CLIENT), 1, "adopted before it was served");
+    dedup.keep_alive(CLIENT, 6);
+    assert_eq!(sessions.tables_of(CLIENT), 0);
+    dedup.running(CLIENT, 5, &connection());
+    assert_eq!(sessions.tables_of(CLIENT), 1, "given up, and under way all the same");
+    dedup.session_gone(CLIENT);
+    assert_eq!(sessions.tables_of(CLIENT), 0);
+    dedup.confirm(CLIENT, 7);
+    assert_eq!(sessions.tables_of(CLIENT), 1);
+    drop(dedup);
+    assert_eq!(sessions.tables_of(CLIENT), 0, "the actor is gone");
 }
