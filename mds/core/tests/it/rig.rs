@@ -1,5 +1,9 @@
 //! A small shell: fetches from a map, commits to it late, spills at once, purges at once or late.
 
+mod objects;
+mod ops;
+mod speaking;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
@@ -12,6 +16,8 @@ use pando_proto::mds::*;
 use pando_proto::{ClientId, Errno, Error, Ino, ShardId};
 
 use crate::model::Model;
+pub use objects::Objects;
+pub use ops::*;
 
 pub const INLINE_LIMIT: u64 = 64;
 pub const OBJECT_SIZE: u64 = 32;
@@ -29,74 +35,6 @@ pub struct Pending {
 }
 
 pub type Store = BTreeMap<Bytes, Bytes>;
-
-/// An object as the OSD keeps it: only trims, and the write that makes it, set its generation.
-#[derive(Clone, Debug, Default)]
-struct Object {
-    generation: u64,
-    deleted: bool,
-    bytes: Vec<u8>,
-}
-
-/// The data pool.
-#[derive(Clone, Debug, Default)]
-pub struct Objects(BTreeMap<(Ino, u64), Object>);
-
-impl Objects {
-    /// False: refused as stale (R22).
-    pub fn write(&mut self, ino: Ino, index: u64, generation: u64, offset: usize, data: &[u8]) -> bool {
-        let object = self.0.entry((ino, index)).or_insert(Object { deleted: true, ..Object::default() });
-        if generation < object.generation {
-            return false;
-        }
-        if object.deleted {
-            *object = Object { generation, ..Object::default() };
-        }
-        let end = offset + data.len();
-        if object.bytes.len() < end {
-            object.bytes.resize(end, 0);
-        }
-        object.bytes[offset..end].copy_from_slice(data);
-        true
-    }
-
-    /// Cuts to `size`, or deletes. Refused as stale: it was done before.
-    fn trim(&mut self, ino: Ino, index: u64, generation: u64, size: Option<usize>) {
-        let object = self.0.entry((ino, index)).or_insert(Object { deleted: true, ..Object::default() });
-        if generation < object.generation {
-            return;
-        }
-        object.generation = generation;
-        match size {
-            Some(size) if !object.deleted => object.bytes.truncate(size),
-            _ => *object = Object { generation, deleted: true, bytes: Vec::new() },
-        }
-    }
-
-    fn living(&self, ino: Ino) -> impl Iterator<Item = (u64, &Object)> {
-        self.0.range((ino, 0)..=(ino, u64::MAX)).filter(|(_, o)| !o.deleted).map(|((_, index), o)| (*index, o))
-    }
-
-    /// Files with objects.
-    pub fn inos(&self) -> BTreeSet<Ino> {
-        self.0.iter().filter(|(_, object)| !object.deleted).map(|((ino, _), _)| *ino).collect()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.inos().is_empty()
-    }
-
-    /// Highest generation of the living objects of a file, and their bytes as one run.
-    pub fn file(&self, ino: Ino) -> (u64, Vec<u8>) {
-        let (mut generation, mut bytes) = (0, Vec::new());
-        for (index, object) in self.living(ino) {
-            generation = generation.max(object.generation);
-            bytes.resize((index * OBJECT_SIZE) as usize, 0);
-            bytes.extend_from_slice(&object.bytes);
-        }
-        (generation, bytes)
-    }
-}
 
 pub struct Rig {
     pub ns: Namespace,
@@ -429,179 +367,8 @@ impl Rig {
         };
         assert_eq!(format!("{result:?}"), format!("{hot:?}"), "I2: {operation:?} revealed what could be lost");
     }
-
-    // Short forms for tests.
-
-    pub fn run(&mut self, op: Op) -> Result<Reply, Error> {
-        self.now += 1;
-        self.run_as(ClientId(1), op)
-    }
-
-    pub fn errno(&mut self, op: Op) -> Errno {
-        match self.run(op) {
-            Err(error) => error.errno,
-            Ok(reply) => panic!("expected an error, got {reply:?}"),
-        }
-    }
-
-    pub fn ok(&mut self, op: Op) -> Reply {
-        let text = format!("{op:?}");
-        self.run(op).unwrap_or_else(|error| panic!("{text}: {error}"))
-    }
-
-    pub fn stat(&mut self, path: &str) -> Attr {
-        match self.ok(stat(path)) {
-            Reply::Stat(reply) => reply.attr.unwrap(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn read(&mut self, path: &str) -> Vec<u8> {
-        match self.ok(read_file(path)) {
-            Reply::ReadFile(ReadFileResponse { body: Some(body), .. }) => body.to_vec(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn list(&mut self, path: &str) -> Vec<String> {
-        let (mut names, mut after) = (Vec::<String>::new(), String::new());
-        loop {
-            let Reply::Readdir(page) = self.ok(readdir(path, &after, 0)) else { panic!("wrong reply") };
-            names.extend(page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()));
-            if page.end {
-                return names;
-            }
-            after = names.last().expect("a page that is not the last has entries").clone();
-        }
-    }
-
-    pub fn write(&mut self, path: &str, data: &[u8]) -> Attr {
-        match self.ok(write_file(path, data)) {
-            Reply::WriteFile(reply) => reply.attr.unwrap(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub fn open(&mut self, path: &str, handle: u64, flags: u32) -> OpenResponse {
-        match self.ok(open(path, handle, flags)) {
-            Reply::Open(reply) => reply,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// A client's write to an open file: inline, or objects and a size report.
-    pub fn write_at(&mut self, client: ClientId, handle: u64, offset: u64, data: &[u8]) -> Result<(), Error> {
-        let request =
-            WriteRequest { handle, offset, data: Bytes::copy_from_slice(data), append: false, ..Default::default() };
-        let Reply::Write(reply) = self.run_as(client, Op::Write(request))? else { panic!("wrong reply") };
-        if reply.written {
-            return Ok(());
-        }
-        // R23: the grant is durable before the client writes; R22: and so are the cuts before it.
-        self.flush();
-        let placement = reply.placement.unwrap();
-        let ino = Ino(reply.attr.unwrap().ino);
-        let end = reply.offset + data.len() as u64;
-        assert!(end <= placement.max_size);
-        self.put_objects(ino, placement.generation, reply.offset, data);
-        let report = SizeReport { size: end, truncate_seq: placement.truncate_seq, mtime: self.now };
-        self.run_as(client, Op::ReportSize(ReportSizeRequest { handle, report: Some(report), ..Default::default() }))?;
-        self.flush();
-        Ok(())
-    }
-
-    pub fn put_objects(&mut self, ino: Ino, generation: u64, offset: u64, data: &[u8]) {
-        assert!(self.try_put_objects(ino, generation, offset, data), "R22: no write of an older generation");
-    }
-
-    /// False if an object refused it as stale.
-    pub fn try_put_objects(&mut self, ino: Ino, generation: u64, offset: u64, data: &[u8]) -> bool {
-        let (mut at, mut rest) = (offset, data);
-        while !rest.is_empty() {
-            let within = at % OBJECT_SIZE;
-            let (part, after) = rest.split_at(rest.len().min((OBJECT_SIZE - within) as usize));
-            if !self.objects.write(ino, at / OBJECT_SIZE, generation, within as usize, part) {
-                return false;
-            }
-            (at, rest) = (at + part.len() as u64, after);
-        }
-        true
-    }
-
-    /// Content of a file wherever it is.
-    pub fn content(&mut self, reply: &ReadFileResponse) -> Vec<u8> {
-        if let Some(body) = &reply.body {
-            return body.to_vec();
-        }
-        self.flush();
-        let attr = reply.attr.unwrap();
-        let (generation, mut bytes) = self.objects.file(Ino(attr.ino));
-        assert!(generation <= reply.placement.unwrap().generation, "R22: no object refuses the reader");
-        bytes.resize(attr.size as usize, 0);
-        bytes
-    }
 }
 
 pub fn ino_of(key: &[u8]) -> Ino {
     Ino(u64::from_be_bytes(key[1..9].try_into().unwrap()))
 }
-
-pub fn at(path: &str) -> Option<Target> {
-    Some(Target { base: 0, path: Bytes::copy_from_slice(path.as_bytes()) })
-}
-
-pub fn stat(path: &str) -> Op {
-    Op::Stat(StatRequest { target: at(path), ..Default::default() })
-}
-pub fn read_file(path: &str) -> Op {
-    Op::ReadFile(ReadFileRequest { target: at(path), ..Default::default() })
-}
-pub fn write_file(path: &str, data: &[u8]) -> Op {
-    Op::WriteFile(WriteFileRequest {
-        target: at(path),
-        flags: (OpenFlag::Create as u32) | (OpenFlag::Truncate as u32),
-        mode: 0o644,
-        data: Bytes::copy_from_slice(data),
-        ..Default::default()
-    })
-}
-pub fn mkdir(path: &str) -> Op {
-    Op::Mkdir(MkdirRequest { target: at(path), mode: 0o755, ..Default::default() })
-}
-pub fn unlink(path: &str) -> Op {
-    Op::Unlink(UnlinkRequest { target: at(path), ..Default::default() })
-}
-pub fn rmdir(path: &str) -> Op {
-    Op::Rmdir(RmdirRequest { target: at(path), ..Default::default() })
-}
-pub fn rename(from: &str, to: &str, mode: RenameMode) -> Op {
-    Op::Rename(RenameRequest { from: at(from), to: at(to), mode: mode as i32, ..Default::default() })
-}
-pub fn mv(from: &str, to: &str) -> Op {
-    rename(from, to, RenameMode::Replace)
-}
-pub fn link(existing: &str, new: &str) -> Op {
-    Op::Link(LinkRequest { existing: at(existing), link: at(new), ..Default::default() })
-}
-pub fn symlink(path: &str, text: &str) -> Op {
-    let link_target = Bytes::copy_from_slice(text.as_bytes());
-    Op::Symlink(SymlinkRequest { target: at(path), link_target, ..Default::default() })
-}
-pub fn readdir(path: &str, after: &str, limit: u32) -> Op {
-    let after = Bytes::copy_from_slice(after.as_bytes());
-    Op::Readdir(ReaddirRequest { target: at(path), after, limit, ..Default::default() })
-}
-pub fn open(path: &str, handle: u64, flags: u32) -> Op {
-    Op::Open(OpenRequest { target: at(path), handle, flags, mode: 0o644, ..Default::default() })
-}
-pub fn close(handle: u64) -> Op {
-    Op::Close(CloseRequest { handle, report: None, ..Default::default() })
-}
-pub fn resize(path: &str, size: u64) -> Op {
-    Op::SetAttr(SetAttrRequest { target: at(path), size: Some(size), follow: true, ..Default::default() })
-}
-pub const R: u32 = OpenFlag::Read as u32;
-pub const W: u32 = OpenFlag::Write as u32;
-pub const C: u32 = OpenFlag::Create as u32;
-pub const X: u32 = OpenFlag::Exclusive as u32;
-pub const T: u32 = OpenFlag::Truncate as u32;
