@@ -43,6 +43,17 @@ fn r22_a_write_to_an_object_that_lives_keeps_no_cut_off() {
 }
 
 #[test]
+fn r22_a_cut_that_was_done_spares_what_was_written_behind_it_since() {
+    let old = Some(ObjectHeader { size: 9, generation: 5, ..Default::default() });
+    let cut = || mutation(6, MutationKind::Truncate { size: 4 });
+    let done = plan(cut(), old, 5).unwrap();
+    let written = plan(write(7, 4), done.header, 5).unwrap();
+    let again = plan(cut(), written.header, 5).unwrap();
+    assert_eq!((again.changes, again.header.unwrap().size, again.reply), (vec![], 8, Reply::Trimmed));
+    assert_eq!(plan(mutation(8, MutationKind::Truncate { size: 4 }), again.header, 5).unwrap().header.unwrap().size, 4);
+}
+
+#[test]
 fn r22_a_late_write_after_a_purge_is_refused() {
     let gone =
         plan(mutation(3, MutationKind::Delete), Some(ObjectHeader { size: 9, ..Default::default() }), 5).unwrap();
