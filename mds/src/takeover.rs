@@ -69,6 +69,8 @@ pub(crate) struct Took {
 #[derive(Default)]
 struct Found {
     redos: Vec<Scanned>,
+    /// Of subtrees that were merged into it.
+    redos_of_merged: Vec<Scanned>,
     /// Who was answered what; by the subtree itself, then by those that were merged into it.
     completed: Vec<Vec<Scanned>>,
     orphans: Vec<Scanned>,
@@ -217,10 +219,14 @@ impl TakeOver {
         let all: BTreeSet<ShardId> = self.listed.union(&self.fenced).copied().collect();
         let at_home = BTreeSet::from([home]);
         let completed = |of: SubtreeId| range_of(of, |of| Key::Completed(home, of, Epoch(0), 0));
-        let of_merged = merged.iter().zip(used).map(|(child, shards)| self.scan_all(shards, completed(child.child)));
+        let redos = |of: SubtreeId| range_of(of, |of| Key::Redo(home, of, Epoch(0), 0));
+        let merged = || merged.iter().map(|child| child.child).zip(used);
+        let of_merged = merged().map(|(child, shards)| self.scan_all(shards, completed(child)));
+        let redos_of_merged = merged().map(|(child, shards)| self.scan_all(shards, redos(child)));
         let of_letter = |from: &'static [u8], to: &'static [u8]| (Bytes::from_static(from), Bytes::from_static(to));
-        let (redos, completed, of_merged, orphans, purges, transactions, root) = tokio::try_join!(
-            self.scan_all(&self.listed, range_of(own, |own| Key::Redo(home, own, Epoch(0), 0))),
+        let (redos, redos_of_merged, completed, of_merged, orphans, purges, transactions, root) = tokio::try_join!(
+            self.scan_all(&self.listed, redos(own)),
+            try_join_all(redos_of_merged),
             self.scan_all(&self.listed, completed(own)),
             try_join_all(of_merged),
             self.scan_all(&all, of_letter(b"o", b"p")),
@@ -229,8 +235,9 @@ impl TakeOver {
             self.records.get(home, vec![Key::Inode(self.own.root).encode()]),
         )?;
         let completed = std::iter::once(completed).chain(of_merged).collect();
+        let redos_of_merged = redos_of_merged.into_iter().flatten().collect();
         let has_root = root.first().is_some_and(Option::is_some);
-        Ok(Found { redos, completed, orphans, purges, transactions, has_root })
+        Ok(Found { redos, redos_of_merged, completed, orphans, purges, transactions, has_root })
     }
 
     /// Applies the redo parts that their shards lack (R5); see [`redo::plan`]. True if there were any.
@@ -284,6 +291,13 @@ impl TakeOver {
         for (shard, (epoch, batch)) in &self.resolved {
             pipeline.adopt_resolved(*shard, own.subtree, *epoch, *batch);
         }
+        // R11: these were drained when they were merged, so that all parts are in place.
+        for (shard, key, _) in found.redos_of_merged {
+            self.breathe().await;
+            if let Some(Key::Redo(_, child, epoch, batch)) = Key::decode(shard, &key) {
+                pipeline.adopt_resolved(shard, child, epoch, batch);
+            }
+        }
         let mut dedup = Dedup::default();
         for (shard, key, value) in found.completed.into_iter().flatten() {
             self.breathe().await;
@@ -297,8 +311,11 @@ impl TakeOver {
         // Subtrees share shards: the records say whose they are.
         let ours = |tag: u64| {
             let tag = if tag == 0 { ROOT_SUBTREE } else { SubtreeId(tag) };
-            // What a subtree left that is no more, and that nobody may have open, anyone may clear away.
-            let left = !map.subtrees.contains_key(&tag) && !map.lineage.iter().any(|lineage| lineage.child == tag);
+            // What a subtree left that is no more, and that nobody may have open, anyone may clear away: not what one
+            // left of which this map does not know yet.
+            let known = tag.0 < map.next_subtree_id;
+            let left =
+                known && !map.subtrees.contains_key(&tag) && !map.lineage.iter().any(|lineage| lineage.child == tag);
             tag == own.subtree || left || merged.iter().any(|lineage| lineage.child == tag)
         };
         let (mut orphans, mut purges) = (BTreeSet::new(), Vec::new());
