@@ -69,10 +69,8 @@ async fn merge(
     let again = |message: &str| Error::new(Reason::Unavailable, message).retry_after(AT_ONCE);
     let map = maps.current();
     let Some(found) = map.subtrees.get(&child) else { return Err(again("the subtree is gone")) };
-    if map.subtrees.values().any(|other| other.parent == Some(child)) {
-        // The root of a subtree below is a name in it.
-        return Err(Error::posix(Errno::ENOTEMPTY));
-    }
+    // Subtrees below it are no reason: the name of each, or of a directory above it, is one of the entries; and our map
+    // may be behind that of whoever renamed the last of them away.
     let owner = map.owner(child).ok_or_else(|| again("the subtree in this directory is served by nobody"))?;
     if peers.entries(owner.1.to_owned(), found.root).await? > 0 {
         return Err(Error::posix(Errno::ENOTEMPTY));
