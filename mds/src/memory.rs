@@ -25,10 +25,29 @@ const PINNED_SHARE: u64 = 2;
 #[derive(Clone)]
 pub(crate) struct Memory(Rc<Inner>);
 
+/// Bytes of the copies that came here and are not adopted yet. Who keeps the copies counts them.
+#[derive(Default)]
+pub(crate) struct Imported {
+    bytes: AtomicU64,
+    grown: Notify,
+}
+
+impl Imported {
+    /// So many from now on.
+    pub fn set(&self, bytes: u64) {
+        if self.bytes.swap(bytes, Ordering::Relaxed) < bytes {
+            self.grown.notify_one();
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
 struct Inner {
     budget: u64,
-    /// Bytes of copies that came here and are not adopted yet.
-    imports: Arc<AtomicU64>,
+    imports: Arc<Imported>,
     used: RefCell<BTreeMap<SubtreeId, CacheUsage>>,
     /// Sum of all.
     all: Cell<CacheUsage>,
@@ -54,8 +73,7 @@ fn replaced(sum: CacheUsage, old: CacheUsage, new: CacheUsage) -> CacheUsage {
 }
 
 impl Memory {
-    /// `imports` is counted by whoever keeps the copies that came here.
-    pub fn new(budget: u64, imports: Arc<AtomicU64>) -> (Self, watch::Receiver<CacheUsage>) {
+    pub fn new(budget: u64, imports: Arc<Imported>) -> (Self, watch::Receiver<CacheUsage>) {
         let (told, usage) = watch::channel(CacheUsage::default());
         let inner = Inner {
             budget,
@@ -73,7 +91,7 @@ impl Memory {
     pub fn report(&self, subtree: SubtreeId, usage: CacheUsage) -> u64 {
         let old = self.0.used.borrow_mut().insert(subtree, usage);
         let all = self.count(old.unwrap_or_default(), usage);
-        let imports = self.0.imports.load(Ordering::Relaxed);
+        let imports = self.0.imports.bytes();
         let total = bytes(&all) + imports;
         if total <= self.0.budget {
             return self.0.budget - (total - bytes(&usage));
@@ -108,9 +126,18 @@ impl Memory {
         self.0.all.get().pinned_bytes - told + own > most && own > most / (used.len().max(1) as u64)
     }
 
-    /// Ends when somebody should look at what it may have.
+    /// Ends when somebody should look at what it may have: also one that is idle, for a copy takes its place.
     pub async fn pressed(&self) {
-        self.0.pressed.notified().await;
+        loop {
+            tokio::select! {
+                () = self.0.pressed.notified() => return,
+                () = self.0.imports.grown.notified() => {
+                    if bytes(&self.0.all.get()) + self.0.imports.bytes() > self.0.budget {
+                        return;
+                    }
+                }
+            }
+        }
     }
 
     /// What a subtree starts with.

@@ -1,3 +1,5 @@
+use futures_util::FutureExt as _;
+
 use super::*;
 
 fn used(meta_bytes: u64) -> CacheUsage {
@@ -22,13 +24,26 @@ fn the_budget_holds_for_all_together() {
 
 #[test]
 fn i8_copies_that_are_not_adopted_yet_take_their_part() {
-    let imports = Arc::new(AtomicU64::new(0));
+    let imports = Arc::new(Imported::default());
     let (memory, _) = Memory::new(100, Arc::clone(&imports));
     assert_eq!(memory.report(SubtreeId(1), used(90)), 100);
-    imports.store(30, Ordering::Relaxed);
+    imports.set(30);
     assert_eq!(memory.report(SubtreeId(1), used(90)), 70);
     assert_eq!(memory.report(SubtreeId(2), used(0)), 35);
     assert_eq!(memory.report(SubtreeId(1), used(90)), 70);
+}
+
+#[test]
+fn i8_a_copy_that_comes_presses_caches_that_are_idle() {
+    let imports = Arc::new(Imported::default());
+    let (memory, _) = Memory::new(100, Arc::clone(&imports));
+    memory.report(SubtreeId(1), used(90));
+    imports.set(10);
+    assert!(memory.pressed().now_or_never().is_none(), "there is room");
+    imports.set(11);
+    assert!(memory.pressed().now_or_never().is_some());
+    imports.set(5);
+    assert!(memory.pressed().now_or_never().is_none(), "it became less");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pando_cluster_map::ClusterMap;
@@ -10,6 +9,7 @@ use pando_mds_core::Namespace;
 use pando_proto::mds::ImportFrame;
 use pando_proto::{Epoch, Error, Rank, Reason, SubtreeId};
 
+use crate::memory::Imported;
 use crate::subtree;
 use crate::takeover::Ownership;
 
@@ -25,18 +25,18 @@ const DISCARD_STEPS: usize = 512;
 pub(crate) struct Imports {
     copies: Mutex<BTreeMap<SubtreeId, Import>>,
     /// Of all copies.
-    bytes: Arc<AtomicU64>,
+    bytes: Arc<Imported>,
 }
 
 /// The copies; counts their bytes when it is given back.
 struct Copies<'a> {
     copies: MutexGuard<'a, BTreeMap<SubtreeId, Import>>,
-    bytes: &'a AtomicU64,
+    bytes: &'a Imported,
 }
 
 impl Drop for Copies<'_> {
     fn drop(&mut self) {
-        self.bytes.store(self.copies.values().map(Import::bytes).sum(), Ordering::Relaxed);
+        self.bytes.set(self.copies.values().map(Import::bytes).sum());
     }
 }
 
@@ -95,7 +95,7 @@ impl Imports {
     }
 
     /// Bytes of all copies, to be counted where the rank's memory is (I8).
-    pub fn bytes(&self) -> Arc<AtomicU64> {
+    pub fn bytes(&self) -> Arc<Imported> {
         Arc::clone(&self.bytes)
     }
 

@@ -113,12 +113,12 @@ async fn i8_all_copies_together_take_their_share_of_the_memory_and_no_more() {
             imports.take_frame(bodies(SubtreeId(id), number, 4), &map, HERE, CACHE).unwrap();
         }
     }
-    let taken = imports.bytes().load(Ordering::Relaxed);
+    let taken = imports.bytes().bytes();
     let (least, most) = (CACHE / IMPORT_SHARE / 2, CACHE / IMPORT_SHARE + (80 << 10) * 16);
     assert!((least..=most).contains(&taken), "{taken}");
     let error = imports.take_frame(bodies(SubtreeId(18), 0, 1), &map, HERE, CACHE).unwrap_err();
     assert_eq!(error.reason, Reason::Overloaded);
     map.subtrees.clear();
     imports.forget_missed(&map, HERE);
-    assert_eq!(imports.bytes().load(Ordering::Relaxed), 0);
+    assert_eq!(imports.bytes().bytes(), 0);
 }
