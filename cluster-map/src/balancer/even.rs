@@ -44,6 +44,9 @@ impl Plan<'_> {
         if !self.history.has_settled(self.policy) || !self.moves.is_empty() {
             return Err("the loads do not show yet what the last moves did".to_owned());
         }
+        if !hot.iter().all(|rank| self.history.shows_all(self.map, *rank)) {
+            return Err("the loads do not show yet what the last splits did".to_owned());
+        }
         self.relieve(&hot)
     }
 

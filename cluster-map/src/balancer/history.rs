@@ -24,6 +24,8 @@ pub struct History {
     moved: BTreeMap<SubtreeId, u64>,
     /// When anything was.
     changed: Option<u64>,
+    /// When a subtree was first seen, if there was a round before.
+    born: BTreeMap<SubtreeId, u64>,
     /// Since when a subtree has no load.
     idle: BTreeMap<SubtreeId, u64>,
     /// When an owner was asked to split, or to merge.
@@ -42,6 +44,9 @@ impl History {
         }
         for (id, subtree) in &map.subtrees {
             let before = self.owners.insert(*id, (subtree.owner, subtree.epoch));
+            if before.is_none() && round > 1 {
+                self.born.insert(*id, round);
+            }
             if subtree.move_id != 0 || before.is_some_and(|(owner, _)| owner != subtree.owner) {
                 self.moved.insert(*id, round);
                 self.changed = Some(round);
@@ -55,6 +60,7 @@ impl History {
             }
         }
         self.owners.retain(|id, _| map.subtrees.contains_key(id));
+        self.born.retain(|id, at| map.subtrees.contains_key(id) && round - *at < policy.settle);
         self.idle.retain(|id, _| map.subtrees.contains_key(id));
         self.moved.retain(|id, at| map.subtrees.contains_key(id) && round - *at <= policy.cool_down);
         self.asked_split.retain(|_, at| round - *at < ASK_AGAIN);
@@ -81,6 +87,12 @@ impl History {
     /// Whether the reports can show what the last move did.
     pub(super) fn has_settled(&self, policy: &Policy) -> bool {
         self.changed.is_none_or(|at| self.round - at >= policy.settle)
+    }
+
+    /// Whether the reports of a rank can show each of its subtrees: one that was just split off has no figure yet, and
+    /// what it was split from has too high a one.
+    pub(super) fn shows_all(&self, map: &ClusterMap, rank: Rank) -> bool {
+        !self.born.keys().any(|id| map.subtrees.get(id).is_some_and(|subtree| subtree.owner == rank))
     }
 
     pub(super) fn is_idle(&self, id: SubtreeId, rounds: u64) -> bool {

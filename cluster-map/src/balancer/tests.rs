@@ -21,6 +21,9 @@ struct World {
     demands: BTreeMap<Ino, f64>,
     /// Thousandths by which reports err, by rank, subtree and round.
     noise: f64,
+    /// Whether the first report after a split says nothing of the new subtree.
+    lags: bool,
+    split_at: BTreeMap<SubtreeId, u64>,
     round: u64,
 }
 
@@ -44,8 +47,9 @@ impl World {
             let register = RegisterRank { rank, boot_id: vec![1], address: "mds:1".into() };
             map.apply(&Command::RegisterRank(register)).unwrap();
         }
-        let (parents, demands) = (BTreeMap::new(), BTreeMap::new());
-        Self { map, policy: policy(), history: History::default(), parents, demands, noise: 0.0, round: 0 }
+        let (parents, demands, split_at) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (policy, history) = (policy(), History::default());
+        Self { map, policy, history, parents, demands, noise: 0.0, lags: false, split_at, round: 0 }
     }
 
     fn apply(&mut self, command: Command) -> CommandResult {
@@ -111,7 +115,8 @@ impl World {
             let wanted = self.demand_on(rank.0) * self.jitter(u64::from(rank.0));
             let scale = if wanted > 1000.0 { 1000.0 / wanted } else { 1.0 };
             let own = self.map.subtrees.iter().filter(|(_, subtree)| subtree.owner == *rank);
-            let subtrees = own.map(|(id, _)| {
+            let is_told = |id: &SubtreeId| !self.lags || self.split_at.get(id).is_none_or(|at| at + 1 < self.round);
+            let subtrees = own.filter(|(id, _)| is_told(id)).map(|(id, _)| {
                 let share = self.demand_of(*id) * scale * self.jitter(100 + id.0);
                 mon::SubtreeLoad {
                     subtree: id.0,
@@ -157,6 +162,7 @@ impl World {
             automatic,
         }));
         let CommandValue::Subtree(id) = result.value else { panic!("{result:?}") };
+        self.split_at.insert(id, self.round);
         id
     }
 

@@ -18,6 +18,21 @@ fn sixteen_equal_directories_are_spread_over_three_ranks_and_then_rest() {
 }
 
 #[test]
+fn what_was_split_off_is_not_weighed_before_it_is_reported() {
+    let demands = [200.0, 120.0, 600.0, 200.0, 200.0, 120.0, 600.0, 200.0, 200.0, 160.0, 200.0, 200.0];
+    let mut world = with_dirs(3, &demands);
+    world.lags = true;
+    let mut moves = 0;
+    for _ in 0..8 {
+        moves += world.step().moves.len();
+    }
+    let most = (0..3).map(|rank| world.demand_on(rank)).fold(0.0, f64::max);
+    assert!(most <= 1250.0, "a third is 1000: {most}");
+    assert!(moves <= 8, "each goes once: {moves}");
+    world.rest(100);
+}
+
+#[test]
 fn directories_deep_below_the_root_are_found() {
     let mut world = World::new(3);
     let mut at = Ino::ROOT;
