@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ino_names_its_shard() {
+    fn r1_an_ino_names_its_shard() {
         let ino = Ino::new(ShardId(7), 42).unwrap();
         assert_eq!((ino.shard(), ino.number()), (ShardId(7), 42));
         assert_eq!((Ino::ROOT.shard(), Ino::ROOT.number()), (ShardId(0), 1));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn inos_out_of_range_are_refused() {
+    fn r1_inos_out_of_range_are_refused() {
         assert_eq!(Ino::new(ShardId(1 << 15), 1), None);
         assert_eq!(Ino::new(ShardId(0), 1 << 48), None);
         assert_eq!(Ino::new(ShardId(0), 0), None);

@@ -36,3 +36,17 @@ fn a_path_is_what_the_map_can_tell() {
     map.subtrees.get_mut(&SubtreeId(2)).unwrap().parent = Some(SubtreeId(7));
     assert!(map.path_of(SubtreeId(3)).len() < 1000);
 }
+
+#[test]
+fn r1_each_shard_is_in_one_pg_and_a_binding_takes_one_shard_only() {
+    let mut map = ClusterMap::default();
+    map.pools.insert(METADATA_POOL, Pool { pg_count: 12, ..Pool::default() });
+    let shards = || (0..1 << 15).map(ShardId);
+    let before: Vec<PgId> = shards().map(|shard| map.pg_of_shard(shard)).collect();
+    let used: BTreeSet<u32> = before.iter().map(|pg| pg.index).collect();
+    assert_eq!(used, (0..12).collect(), "every PG has some, and there are no others");
+    map.shard_bindings.insert(ShardId(5), 11);
+    let after: Vec<PgId> = shards().map(|shard| map.pg_of_shard(shard)).collect();
+    let moved: Vec<usize> = (0..before.len()).filter(|at| before[*at] != after[*at]).collect();
+    assert_eq!((moved, after[5].index), (vec![5], 11));
+}
