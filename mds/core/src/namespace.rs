@@ -32,6 +32,8 @@ pub struct Namespace {
     pub(crate) handles: Handles,
     pub(crate) inos: Inos,
     pub(crate) busy: FxHashMap<Ino, Busy>,
+    /// Files whose blocking has ended by a batch that is not durable yet: their `p/` record may still be found.
+    unblocked: FxHashMap<Ino, BatchId>,
     /// Sessions known at the takeover have not all come back yet: nothing unlinked is purged (R19).
     pub(crate) grace: bool,
     /// Sessions that were awaited when this was last said; for people.
@@ -54,6 +56,7 @@ impl Namespace {
             handles: Handles::default(),
             inos: Inos::default(),
             busy: FxHashMap::default(),
+            unblocked: FxHashMap::default(),
             grace: false,
             awaited: 0,
             deferred: BTreeSet::new(),
@@ -133,6 +136,9 @@ impl Namespace {
         }
         for (ino, busy) in memory.busy {
             self.set_busy(ino, busy);
+            if busy.is_none() {
+                self.unblocked.insert(ino, batch);
+            }
         }
         self.deferred.extend(memory.deferred);
         for ino in memory.given {
@@ -175,6 +181,12 @@ impl Namespace {
     /// The batch is durable: what it touched last may be evicted from now on (R8).
     pub fn durable(&mut self, batch: BatchId) {
         self.cache.durable(batch);
+        self.unblocked.retain(|_, by| *by != batch);
+    }
+
+    /// The batch that ends the blocking of a file, while it is not durable.
+    pub(crate) fn unblocked_by(&self, ino: Ino) -> Option<BatchId> {
+        self.unblocked.get(&ino).copied()
     }
 
     /// A fetch is about to be sent. The token goes back by `install` or `abandon_fetch`.

@@ -55,12 +55,19 @@ pub(crate) fn stand(view: &mut View<'_>, dir: Ino, name: &Bytes, dentry: Dentry,
     Ok(home_elsewhere(view, dir, name, dentry.ino, inode)?.map_or(Stand::Link, Stand::Remote))
 }
 
-/// The inode of a name. Of the root of another subtree: as the pool has it.
+/// The inode of a name. Of one of another subtree: as the pool has it.
 pub(crate) fn look(view: &mut View<'_>, dentry: Dentry) -> Step<Arc<Inode>> {
     if view.foreign_root(dentry.ino).is_some() {
         view.foreign.push(dentry.ino);
+        return view.child(dentry.ino);
     }
-    view.child(dentry.ino)
+    let inode = view.child(dentry.ino)?;
+    // At home elsewhere, as far as is known: a refusal by what it says now must not outlive what it says.
+    let own = view.ns.cache.peek(dentry.ino).is_some_and(|node| node.own);
+    if inode.nlink > 1 && !is_dir(&inode) && !own && !view.alone() {
+        view.foreign.push(dentry.ino);
+    }
+    Ok(inode)
 }
 
 /// The record of an inode that goes to another subtree, and the batches it waits for: nothing is under way with it,
@@ -79,7 +86,11 @@ pub(crate) fn gift(view: &View<'_>, ino: Ino, inode: &Inode) -> Step<(Bytes, Sma
         let error = Error::new(Reason::Unavailable, message);
         return Err(error.retry_after(std::time::Duration::from_millis(50)).into());
     }
-    Ok((encode(inode), unsettled(view, ino)))
+    // A purge of which the `p/` record is found again would cut what is written under the new owner (R22, R23): nothing
+    // orders that owner's batches after ours.
+    let mut batches = unsettled(view, ino);
+    batches.extend(view.ns.unblocked_by(ino));
+    Ok((encode(inode), batches))
 }
 
 /// Batches that changed an inode and are not in all shards yet: others read it from the pool.

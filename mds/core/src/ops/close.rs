@@ -15,6 +15,8 @@ use crate::view::View;
 
 pub(crate) fn run(view: &mut View<'_>, request: &CloseRequest) -> Step<CloseResponse> {
     let handle = view.handle(request.handle, request.ino)?;
+    // R18: what goes to another subtree goes with the handles that it had then.
+    view.check_stays(handle.ino)?;
     if view.ns.handles.is_last_of_orphan(handle) {
         match view.try_inode(handle.ino)? {
             Some(_) if view.ns.grace => view.defer_reap(handle.ino),

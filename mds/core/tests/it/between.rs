@@ -7,6 +7,7 @@ use pando_proto::{Errno, SubtreeId};
 
 use crate::forest::Forest;
 use crate::model::{Id, ROOT};
+use crate::permissions::{by, chmod, chown, user};
 use crate::random::check_attr;
 use crate::rig::{at, config, link, mkdir, read_file, rename, rmdir, stat, unlink, write_file};
 
@@ -260,4 +261,18 @@ fn links_that_cannot_be_made_in_another_subtree() {
         both(&mut f, link("b/f", new), |_| Err(Errno::EMLINK));
     }
     f.end();
+}
+
+#[test]
+fn r15_what_a_link_says_of_its_owner_is_asked_anew() {
+    let mut f = four();
+    write(&mut f, "a/f");
+    ln(&mut f, "a/f", "b/f");
+    f.run(1, 0, chmod("b", 0o1777)).unwrap();
+    let remove = || by(user(7, &[]), unlink("b/f"));
+    assert_eq!(f.run(1, 0, remove()).unwrap_err().errno, Errno::EPERM);
+    // At its home, of which the subtree of the link is told nothing.
+    f.run(1, 0, chown("a/f", 7, 7)).unwrap();
+    f.run(1, 0, remove()).unwrap();
+    assert_eq!(f.run(1, 0, stat("b/f")).unwrap_err().errno, Errno::ENOENT);
 }

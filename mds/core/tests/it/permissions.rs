@@ -7,12 +7,12 @@ use pando_proto::mds::*;
 
 use crate::rig::*;
 
-fn user(uid: u32, groups: &[u32]) -> Option<Caller> {
+pub fn user(uid: u32, groups: &[u32]) -> Option<Caller> {
     Some(Caller { uid, gid: uid, groups: groups.to_vec() })
 }
 
 /// The same operation on behalf of somebody.
-fn by(who: Option<Caller>, mut op: Op) -> Op {
+pub fn by(who: Option<Caller>, mut op: Op) -> Op {
     match &mut op {
         Op::Stat(r) => r.caller = who,
         Op::SetAttr(r) => r.caller = who,
@@ -37,11 +37,11 @@ fn set(path: &str, change: impl FnOnce(&mut SetAttrRequest)) -> Op {
     Op::SetAttr(request)
 }
 
-fn chmod(path: &str, mode: u32) -> Op {
+pub fn chmod(path: &str, mode: u32) -> Op {
     set(path, |r| r.mode = Some(mode))
 }
 
-fn chown(path: &str, uid: u32, gid: u32) -> Op {
+pub fn chown(path: &str, uid: u32, gid: u32) -> Op {
     set(path, |r| (r.uid, r.gid) = (Some(uid), Some(gid)))
 }
 

@@ -1,5 +1,8 @@
 //! Where a subtree ends, one behaviour at a time. The forest's random test has them together.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use pando_mds_core::api::{Context, Crossing, Located, Outcome};
 use pando_mds_core::records::Key;
@@ -363,4 +366,37 @@ fn a_copy_takes_no_more_than_its_place() {
     // Half a directory is not taken for the whole.
     let outcome = small.apply(&Operation { op: Some(stat("a/499")) }, &Context::default());
     assert!(matches!(outcome, Outcome::Missing(_)), "{outcome:?}");
+}
+
+/// R22, R23: the new owner of a file must not find the record of a cut that was done, and cut again.
+#[test]
+fn r18_a_file_is_given_away_when_the_end_of_its_last_cut_is_durable() {
+    let mut rig = Rig::new(config());
+    rig.ok(mkdir("b"));
+    rig.write("f", &[1; 60]);
+    rig.ok(resize("f", 200));
+    rig.flush();
+    let child = Ino(rig.stat("b").ino);
+    let mut splitting = rig.ns.begin_split(child, config());
+    while rig.ns.split_slice(&mut splitting, 64) {}
+    drop(rig.ns.end_split(splitting));
+    let roots = BTreeMap::from([(Ino::ROOT, ROOT_SUBTREE), (child, CHILD)]);
+    let forest = Arc::new(pando_mds_core::Forest { roots, ..Default::default() });
+    rig.ns.set_tree(pando_mds_core::Tree { subtree: ROOT_SUBTREE, forest, ..Default::default() });
+    rig.late_purges = true;
+    rig.ok(resize("f", 20));
+    rig.flush();
+    rig.purge();
+    let cut = rig.pending.back().expect("the end of the cut").batch;
+    let waits_for = |rig: &mut Rig| {
+        let request = RenameRequest { from: at("f"), to: based(child, "f"), ..Default::default() };
+        let operation = Operation { op: Some(Op::Rename(request)) };
+        match rig.ns.apply(&operation, &Context { client: ClientId(1), ..Context::default() }) {
+            Outcome::Across(across, _) => across.unsettled.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(waits_for(&mut rig), [cut]);
+    rig.flush();
+    assert_eq!(waits_for(&mut rig), []);
 }
