@@ -20,10 +20,12 @@ use crate::doors::{self, Doors};
 use crate::memory::Memory;
 use crate::moving::{self, Task, millis};
 use crate::rank::{Parts, Served, Shared};
-use crate::subtree::{self, Ended, MapChanged, Press, Stop, Subtree};
+use crate::subtree::{self, MapChanged, Press, Stop, Subtree};
 use crate::takeover::{Ownership, take_over};
 use crate::trees::Trees;
 
+/// For the map of a command that was done.
+const MAP_WAIT: Duration = Duration::from_secs(10);
 /// Wait before a takeover is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 /// Of a subtree that was just split off.
@@ -227,7 +229,8 @@ pub(crate) fn ownership(map: &ClusterMap, subtree: SubtreeId, rank: Rank, incarn
 pub(crate) struct Owner {
     pub common: Common,
     pub subtree: SubtreeId,
-    before: Option<(Ownership, Ended)>,
+    /// The last ownership under which it was served here.
+    before: Option<Ownership>,
     warm: Option<Warm>,
 }
 
@@ -260,6 +263,10 @@ impl Owner {
                 }
                 continue;
             }
+            if self.before == Some(own) {
+                self.renew(own).await;
+                continue;
+            }
             self.open(own, &current).await;
         }
         shared.turn_out(self.subtree);
@@ -272,6 +279,30 @@ impl Owner {
         ownership(map, self.subtree, self.common.parts.rank, self.common.parts.incarnation)
     }
 
+    /// It was served here under this epoch, and ended because the pool refused something. What was then under way, what
+    /// was told to clients (who has named its handles, R19) and which batch numbers were used (R2) was the affair of an
+    /// actor that is no more: the next one gets an epoch of its own.
+    async fn renew(&self, own: Ownership) {
+        let renewed = self.common.parts.outside.mons.renew(own.subtree, own.epoch);
+        let renewed = tokio::select! {
+            renewed = renewed => renewed,
+            () = self.superseded(own) => return,
+            () = self.common.shared.shutdown.stopped() => return,
+        };
+        let wait = match renewed {
+            Ok(_) => MAP_WAIT,
+            Err(error) => {
+                tracing::warn!(subtree = %own.subtree, %error, "the mons do not begin its next epoch; tried again");
+                RETRY
+            }
+        };
+        tokio::select! {
+            () = self.superseded(own) => {}
+            () = tokio::time::sleep(wait) => {}
+            () = self.common.shared.shutdown.stopped() => {}
+        }
+    }
+
     /// Takes the subtree over and serves it until that ends.
     async fn open(&mut self, own: Ownership, map: &Arc<ClusterMap>) {
         let (shared, parts) = (Arc::clone(&self.common.shared), Rc::clone(&self.common.parts));
@@ -279,15 +310,12 @@ impl Owner {
         if let Some(joined) = self.common.nursery.take_joined(self.subtree) {
             self.warm = Some(joined);
         }
-        // Numbers of batches are not used twice in an epoch, not even those that the pool refused.
-        let again = self.before.as_ref().filter(|(former, _)| *former == own);
-        let (again, next_batch) = (again.is_some(), again.map_or(0, |(_, ended)| ended.next_batch));
         let records = Rc::clone(&parts.outside.records);
         // What was served here a moment ago is not one of many that come at once.
         let is_new = self.before.is_none() && self.warm.is_none();
         let taking = async {
             let pass = if is_new { Some(self.common.doors.enter(self.subtree).await) } else { None };
-            let taking = take_over(records, own, map, shared.clock.wall_nanos(), next_batch);
+            let taking = take_over(records, own, map, shared.clock.wall_nanos());
             tokio::pin!(taking);
             if let Ok(opened) = tokio::time::timeout(doors::PATIENCE, &mut taking).await {
                 return opened;
@@ -325,8 +353,6 @@ impl Owner {
             lease: Arc::clone(&parts.lease),
             // The sessions of this map were known at the takeover (R19); newer maps follow at once.
             map: Arc::clone(map),
-            again,
-            over: self.before.take().filter(|_| again).map(|(_, ended)| ended.over).unwrap_or_default(),
             maps: parts.map.clone(),
             incarnation: parts.incarnation,
             memory: self.common.memory.clone(),
@@ -343,9 +369,9 @@ impl Owner {
         shared.serve(own.subtree, None);
         self.common.memory.forget(own.subtree);
         match ended {
-            Some(ended) => self.before = Some((own, ended)),
-            // Nobody knows which numbers of batches it used, and what of it is in flight (I4): only another incarnation
-            // may open the subtree.
+            Some(()) => self.before = Some(own),
+            // Nobody knows what of it is in flight, and what else in this process it has left as it should not be (I4):
+            // only another incarnation may open the subtree.
             None => shared.break_down(format!("the actor of {} has panicked", own.subtree)),
         }
     }
@@ -363,9 +389,9 @@ impl Owner {
         &mut self,
         own: Ownership,
         address: &Addr<Subtree>,
-        mut ended: oneshot::Receiver<Ended>,
+        mut ended: oneshot::Receiver<()>,
         mut controls: mpsc::Receiver<Control>,
-    ) -> Option<Ended> {
+    ) -> Option<()> {
         let mut map = self.common.parts.map.clone();
         let mut work: Option<Work> = None;
         let mut tried = 0;

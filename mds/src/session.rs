@@ -198,11 +198,11 @@ impl Sessions {
 }
 
 /// Clients that may have handles of a subtree that is being opened (R19): those that are older than its epoch, for
-/// earlier owners served nobody any more when it began; and all if it was open here in this epoch before.
-pub(crate) fn awaited(map: &ClusterMap, subtree: SubtreeId, again: bool) -> impl Iterator<Item = ClientId> {
+/// earlier owners served nobody any more when it began.
+pub(crate) fn awaited(map: &ClusterMap, subtree: SubtreeId) -> impl Iterator<Item = ClientId> {
     let since = map.subtrees.get(&subtree).map_or(Epoch(0), |subtree| subtree.since);
     let clients = map.sessions.iter().filter(|(_, session)| !session.is_of_rank());
-    let older = clients.filter(move |(_, session)| again || since == Epoch(0) || session.since < since);
+    let older = clients.filter(move |(_, session)| since == Epoch(0) || session.since < since);
     older.map(|(client, _)| *client)
 }
 

@@ -58,7 +58,7 @@ use job::Job;
 pub(crate) use job::is_read;
 use reply::{Held, Outgoing};
 pub(crate) use reply::{error_result, redirect};
-pub(crate) use transactions::{Over, Prepare};
+pub(crate) use transactions::Prepare;
 pub(crate) use turn::config;
 
 /// Messages that may wait in the mailbox; a stream waits when it is full.
@@ -85,15 +85,6 @@ pub(crate) struct MapChanged(pub Arc<ClusterMap>);
 
 /// The subtree has another owner, or the rank stops: everything that waits is answered with this.
 pub(crate) struct Stop(pub Error);
-
-/// What the next actor of the subtree has to know.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    /// Above every batch number that was used.
-    pub next_batch: u64,
-    /// Transactions that begin no more in its epoch (R18).
-    pub over: Over,
-}
 
 /// What came back from outside.
 pub(crate) enum Event {
@@ -128,10 +119,6 @@ pub(crate) struct Parts {
     pub clock: Arc<dyn Clock>,
     pub lease: Arc<Lease>,
     pub map: Arc<ClusterMap>,
-    /// It was open here in this epoch before.
-    pub again: bool,
-    /// Transactions that came to their end then (R18).
-    pub over: Over,
     /// The newest one.
     pub maps: MapWatch,
     /// Of this process of the rank.
@@ -220,12 +207,12 @@ pub(crate) struct Subtree {
     refused: BTreeSet<BatchId>,
     then: AfterDurable,
     evictions_in_vain: u32,
-    ended: Option<oneshot::Sender<Ended>>,
+    ended: Option<oneshot::Sender<()>>,
 }
 
 impl Subtree {
     /// Starts the actor on this thread's LocalSet. The receiver gets a message when it has ended.
-    pub fn launch(parts: Parts, opened: Opened) -> (Addr<Self>, oneshot::Receiver<Ended>) {
+    pub fn launch(parts: Parts, opened: Opened) -> (Addr<Self>, oneshot::Receiver<()>) {
         let (ended, end) = oneshot::channel();
         let subtree = Self::new(parts, opened, ended);
         (subtree.start(), end)

@@ -98,8 +98,7 @@ struct TakeOver {
     steps: Cell<u32>,
 }
 
-/// Takes a subtree over. `now` is for the times of a root directory that is made; no batch gets a number below
-/// `next_batch`, so that a process uses none twice in an epoch.
+/// Takes a subtree over. `now` is for the times of a root directory that is made.
 ///
 /// Errors: [`Reason::NotOwner`] when another owner came later; those of the pool.
 pub(crate) async fn take_over(
@@ -107,7 +106,6 @@ pub(crate) async fn take_over(
     own: Ownership,
     map: &ClusterMap,
     now: i64,
-    next_batch: u64,
 ) -> Result<Opened, Error> {
     let began = Instant::now();
     let merged = merged_into(map, own.subtree);
@@ -119,7 +117,7 @@ pub(crate) async fn take_over(
         positions: BTreeMap::new(),
         listed: BTreeSet::new(),
         fenced: BTreeSet::new(),
-        next_batch,
+        next_batch: 1,
         resolved: Vec::new(),
         steps: Cell::new(0),
     };
@@ -209,7 +207,6 @@ impl TakeOver {
         if position.0 == self.own.epoch {
             self.next_batch = self.next_batch.max(position.1 + 1);
         }
-        self.next_batch = self.next_batch.max(1);
         Ok(())
     }
 

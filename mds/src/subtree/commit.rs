@@ -15,7 +15,7 @@ use super::fetch::lost_fence;
 use super::job::{Job, To};
 use super::reply::{Remember, encode};
 use super::turn::is_error;
-use super::{Ended, Event, Subtree};
+use super::{Event, Subtree};
 
 /// Items of a cache that go in one slice.
 const DISCARD_STEPS: usize = 512;
@@ -209,12 +209,11 @@ impl Subtree {
     pub(super) fn end(&mut self) {
         let Some(error) = self.ending.clone() else { return };
         self.tasks.abort_all();
-        let over = self.transactions.hand_on();
         self.send_replies();
         self.refuse_all(&error);
         self.discard_cache();
         if let Some(ended) = self.ended.take() {
-            let _ = ended.send(Ended { next_batch: self.pipeline.next_batch(), over });
+            let _ = ended.send(());
         }
     }
 }

@@ -37,7 +37,7 @@ use asking::Answer;
 pub(super) use coming::Asked;
 pub(crate) use coming::Prepare;
 use coming::Reply;
-pub(crate) use over::Over;
+use over::Over;
 pub(crate) use parting::Unparted;
 
 /// Transactions of one subtree at once (I8).
@@ -109,20 +109,6 @@ pub(super) struct Transactions {
 }
 
 impl Transactions {
-    /// Goes on where an actor of the same epoch has ended.
-    pub fn after(over: Over) -> Self {
-        Self { over, ..Self::default() }
-    }
-
-    /// What must not begin in this epoch any more, for the next actor. The batch that was to end a transaction may have
-    /// got there: what has not ended is found by who opens the subtree, and goes on whatever this says.
-    pub fn hand_on(&mut self) -> Over {
-        for (id, _) in self.open.iter().filter(|(_, open)| open.decision.is_some()) {
-            self.over.add(*id);
-        }
-        std::mem::take(&mut self.over)
-    }
-
     /// The subtree must not be frozen now.
     pub fn is_busy(&self) -> bool {
         !self.open.is_empty() || self.root_is_due

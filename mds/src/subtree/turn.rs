@@ -15,11 +15,9 @@ use tokio::task::JoinSet;
 
 use super::job::{Job, To, Work, data_bytes, is_read};
 use super::reply::error_result;
-use super::transactions::Transactions;
 use super::{Event, Parts, Subtree};
 use crate::memory::Kind;
 use crate::session::{Interest, awaited};
-use crate::subtree::Ended;
 use crate::takeover::{Opened, Ownership};
 
 /// Operations in one turn.
@@ -43,7 +41,7 @@ const SOON: Duration = Duration::from_millis(10);
 pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Subtree {
-    pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<Ended>) -> Self {
+    pub(super) fn new(parts: Parts, opened: Opened, ended: oneshot::Sender<()>) -> Self {
         let Parts {
             own,
             rank,
@@ -51,8 +49,6 @@ impl Subtree {
             clock,
             lease,
             map,
-            again,
-            over,
             maps,
             incarnation,
             memory,
@@ -96,7 +92,7 @@ impl Subtree {
             finds: Default::default(),
             routes: Default::default(),
             merging: Default::default(),
-            transactions: Transactions::after(over),
+            transactions: Default::default(),
             control,
             numbers,
             namespace,
@@ -122,7 +118,7 @@ impl Subtree {
             purges: Default::default(),
             statfs: Default::default(),
             orphans: opened.orphans,
-            awaited: awaited(&map, own.subtree, again).map(|client| (client, Default::default())).collect(),
+            awaited: awaited(&map, own.subtree).map(|client| (client, Default::default())).collect(),
             map,
             due_to_register: Default::default(),
             ending: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pando_cluster_map::RankInfo;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation_result::Result as Reply;
-use pando_proto::{Epoch, Errno, Error, Rank, Reason, ShardId};
+use pando_proto::{Epoch, Errno, Error, Ino, Rank, Reason, ShardId};
 
 use crate::fake::Gate;
 use crate::harness::*;
@@ -147,7 +147,7 @@ fn a_refusal_by_the_fence_drops_the_held_replies_and_redirects() {
 }
 
 #[test]
-fn a_batch_that_the_pool_refuses_is_undone_and_the_subtree_opened_again() {
+fn a_batch_that_the_pool_refuses_is_undone_and_the_subtree_opened_again_under_its_next_epoch() {
     run(async {
         let world = World::default();
         let rank = TestRank::start(&world, 1, CACHE).await;
@@ -159,6 +159,9 @@ fn a_batch_that_the_pool_refuses_is_undone_and_the_subtree_opened_again() {
         assert_eq!(client.call(stat("refused")).await.unwrap_err().errno, Errno::ENOENT);
         assert_eq!(body_of(client.call(read_file("kept")).await.unwrap()).as_deref(), Some(&b"1"[..]));
         client.call(write_file("again", b"3")).await.unwrap();
+        // R19: what clients have told the actor before counts for nothing.
+        assert_eq!(rank.map.borrow().root_subtree().unwrap().epoch, Epoch(2));
+        assert_eq!(world.records.fence(Ino::ROOT.shard(), ROOT_SUBTREE), 2);
         rank.stop().await;
     });
 }

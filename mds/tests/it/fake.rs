@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pando_cluster_map::{Decision, TransactionId};
+use pando_cluster_map::{ClusterMap, Decision, TransactionId};
 use pando_mds::io::{Io, Mons, Objects, Page, Peers, Records};
 use pando_mds_core::records::Key;
 use pando_proto::mds::{ImportFrame, ImportResponse, InodeRecord, PrepareRequest, PrepareResponse};
@@ -15,6 +16,8 @@ use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse, ObjectId, R
 use pando_proto::{ClientId, Epoch, Error, Ino, Reason, ShardId, SubtreeId};
 use prost::Message as _;
 use tokio::sync::watch;
+
+use crate::harness::change;
 
 /// Which commits wait for the test.
 #[derive(Clone, Debug, Default)]
@@ -337,6 +340,8 @@ pub struct FakeMons {
     pub merging: Rc<RefCell<Option<Merging>>>,
     /// What they do and say when the epoch of a subtree is to end.
     pub renewing: Rc<RefCell<Option<Renewing>>>,
+    /// Of the rank that runs.
+    pub map: Rc<RefCell<Option<watch::Sender<Arc<ClusterMap>>>>>,
 }
 
 type Splitting = Box<dyn FnMut(SplitSubtreeRequest) -> Result<(SubtreeId, Epoch), Error>>;
@@ -384,13 +389,15 @@ impl Mons for FakeMons {
     }
 
     fn renew(&self, subtree: SubtreeId, epoch: Epoch) -> Io<Epoch> {
-        match self.renewing.borrow_mut().as_mut() {
-            Some(renewing) => {
-                let answer = renewing(subtree, epoch);
-                Box::pin(async move { answer })
+        let answer = match (self.renewing.borrow_mut().as_mut(), self.map.borrow().as_ref()) {
+            (Some(renewing), _) => renewing(subtree, epoch),
+            (None, Some(map)) => {
+                change(map, |map| map.subtrees.get_mut(&subtree).unwrap().epoch.0 = epoch.0 + 1);
+                Ok(map.borrow().epoch)
             }
-            None => alone(),
-        }
+            (None, None) => return alone(),
+        };
+        Box::pin(async move { answer })
     }
 
     fn merge(&self, request: MergeSubtreeRequest) -> Io<Epoch> {

@@ -114,6 +114,7 @@ impl TestRank {
             loads: Arc::new(pando_mds::load::Loads::new(Arc::clone(&env.clock), None)),
         };
         let listener = pando_rpc::bind(&env.net, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        *world.mons.map.borrow_mut() = Some(map.clone());
         let handle = serve(parts, listener, env.clone()).await;
         let address = handle.address();
         Self { handle, map, lease, env, address }
@@ -165,6 +166,11 @@ impl Client {
         let next = welcome.incarnation * 10_000;
         let subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
         Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new(), others: Vec::new(), subtree_epoch })
+    }
+
+    /// Knows the rank's map from now on.
+    pub fn learn(&mut self, rank: &TestRank) {
+        self.subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
     }
 
     /// Sends operations in one frame; their numbers.

@@ -170,6 +170,11 @@ fn an_unlinked_open_file_lives_through_an_opening_anew_in_the_same_process() {
         world.records.refuse_next(Error::new(Reason::NoSpace, "full"));
         assert_eq!(other.call(write_file("refused", b"")).await.unwrap_err().reason, Reason::NoSpace);
         other.call(write_file("else", b"")).await.unwrap();
+        for who in [&mut client, &mut other] {
+            // Late: it is meant for the actor before.
+            who.call(reclaim(vec![])).await.unwrap();
+            who.learn(&rank);
+        }
         other.call(reclaim(vec![])).await.unwrap();
         assert_eq!(orphans(&world), 1, "R19: client 1 is not back");
         client.call(reclaim(vec![ReclaimedHandle { handle: 5, ino, flags: 1 }])).await.unwrap();

@@ -1,9 +1,8 @@
 //! Transactions that came to their end here. No late copy of a request begins one of them anew (R18): the map has
 //! forgotten what was decided by then, and would take a late copy of the coordinator's proposal for the first one.
 //!
-//! In memory, and handed from one actor to the next while the epoch lasts ([`Ended`](crate::subtree::Ended)): a subtree
-//! is opened again under the same one when the pool refuses a batch or does not raise a fence. Who opens it under
-//! another epoch needs nothing of it, for under that one the map commits nothing that was prepared before.
+//! In memory only. Who opens the subtree next, be it here, does so under another epoch, under which the map commits
+//! nothing that was prepared before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
