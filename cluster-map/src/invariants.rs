@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::{PgId, Rank};
 
-use crate::map::{ClusterMap, LongerLease, Pg};
+use crate::map::{ClusterMap, Decision, LongerLease, Pg};
 use crate::{placement, settings};
 
 /// An invariant that does not hold.
@@ -158,7 +158,10 @@ fn check_transactions(before: &ClusterMap, after: &ClusterMap) -> Check {
             require(left <= 1, "a decision is remembered until all have done it (R18)", detail)?;
             continue;
         };
-        let kept = new.decision == known.decision && new.participants == known.participants;
+        // Who aborted it did not know all others.
+        let same = new.participants == known.participants;
+        let more = known.decision != Decision::Committed && new.participants.is_superset(&known.participants);
+        let kept = new.decision == known.decision && (same || more);
         require(kept && new.finished.is_superset(&known.finished), "a decision stays (R18)", detail)?;
     }
     let decided = after.transactions.keys().any(|id| !before.transactions.contains_key(id));

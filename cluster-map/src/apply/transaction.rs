@@ -22,7 +22,9 @@ const MAX_REPARENTS: usize = 2;
 pub(super) fn decide(map: &mut ClusterMap, command: &DecideTransaction) -> Applied {
     let id = check(command)?;
     if let Some(known) = map.transactions.get(&id) {
-        return Ok((false, CommandValue::Decided(known.decision)));
+        let decision = known.decision;
+        let changed = decision != Decision::Committed && bar(map, id, command);
+        return Ok((changed, CommandValue::Decided(decision)));
     }
     let limit = if command.commit { MAX_TRANSACTIONS } else { MOST_TRANSACTIONS };
     if map.transactions.len() >= limit {
@@ -35,7 +37,31 @@ pub(super) fn decide(map: &mut ClusterMap, command: &DecideTransaction) -> Appli
     Ok((true, CommandValue::Decided(decision)))
 }
 
-/// Participants have done it. When all have, it is forgotten: nobody proposes it any more.
+/// R18: a proposal comes after it was decided that nothing happens - by a participant, which knows neither all others
+/// nor what the map was to do. All that this one names have to hear it before it is forgotten, and the routes that this
+/// one builds on go: a copy of it that comes when all have forgotten finds others.
+fn bar(map: &mut ClusterMap, id: TransactionId, command: &DecideTransaction) -> bool {
+    let mut changed = false;
+    for reparent in command.reparents() {
+        let child = map.subtrees.get_mut(&SubtreeId(reparent.child));
+        if let Some(child) = child.filter(|child| child.route == reparent.route) {
+            child.route += 1;
+            changed = true;
+        }
+    }
+    let named = command.participants.iter().map(|one| SubtreeId(one.subtree));
+    // Others have nothing to do.
+    let named = named.filter(|one| map.subtrees.contains_key(one));
+    if let Some(known) = map.transactions.get_mut(&id) {
+        let before = known.participants.len();
+        known.participants.extend(named);
+        changed |= known.participants.len() != before;
+    }
+    changed
+}
+
+/// Participants have done it. When all have, it is forgotten. Late copies of proposals may still come: such a one
+/// changes nothing in the map, for it finds other routes, and nothing elsewhere, for there it is over.
 pub(super) fn finish(map: &mut ClusterMap, command: &FinishTransactions) -> Applied {
     let subtree = SubtreeId(command.subtree);
     let mut changed = false;
@@ -88,7 +114,8 @@ fn judge(map: &ClusterMap, command: &DecideTransaction) -> Decision {
     judge_reparents(map, command)
 }
 
-/// R17. The route rises with every decision about a subtree: a late copy of one that is over finds another.
+/// R17. The route rises with every decision by a proposal that names a subtree, whichever way it goes: a late copy of
+/// one that is over finds another.
 fn judge_reparents(map: &ClusterMap, command: &DecideTransaction) -> Decision {
     let expected = command.reparents().all(|reparent| {
         let found = map.subtrees.get(&SubtreeId(reparent.child));

@@ -120,6 +120,32 @@ fn r17_a_subtree_gets_another_parent_and_no_late_copy_does_it_again() {
     assert_eq!(decided(&mut map, &late), Decision::Aborted, "its proposal comes after all have forgotten it");
 }
 
+/// A participant that hears nothing has the map abort, and says neither what the map was to do nor who else takes part.
+#[test]
+fn r18_late_copies_of_a_commit_change_nothing_after_the_abort_of_a_participant() {
+    let mut map = tree();
+    let mut commit = decide(&map, 1, &[1, 2, 4], true);
+    commit.reparent = Some(reparent(&map, 3, 1, 2, "new"));
+    let mut abort = DecideTransaction { id: commit.id, ..decide(&map, 1, &[1, 2], false) };
+    abort.participants.iter_mut().for_each(|one| one.epoch = 0);
+    let id = TransactionId::from(commit.id.unwrap());
+    assert_eq!(decided(&mut map, &abort), Decision::Aborted);
+    assert!(!map.is_unfinished(id, SubtreeId(4)));
+    assert_eq!(decided(&mut map, &commit), Decision::Aborted, "I6");
+    assert!(map.is_unfinished(id, SubtreeId(4)), "it may be prepared");
+    let route = map.subtrees[&SubtreeId(3)].route;
+    assert_eq!(decided(&mut map, &commit), Decision::Aborted, "again");
+    assert_eq!(map.subtrees[&SubtreeId(3)].route, route, "once is enough");
+    for subtree in [1, 2] {
+        finish(&mut map, subtree, &commit);
+    }
+    assert!(map.transactions.contains_key(&id), "R18: until all know it");
+    finish(&mut map, 4, &commit);
+    assert!(map.transactions.is_empty());
+    assert_eq!(decided(&mut map, &commit), Decision::Aborted, "R17: a copy that comes when all have forgotten it");
+    assert_eq!(map.subtrees[&SubtreeId(3)].parent, Some(SubtreeId(1)));
+}
+
 #[test]
 fn r17_no_subtree_comes_to_lie_below_itself() {
     let mut map = tree();
