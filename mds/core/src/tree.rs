@@ -133,8 +133,7 @@ impl View<'_> {
     fn nobodys(&mut self, ino: Ino) -> Step<Option<SubtreeId>> {
         let held = self.ns.handles.is_open(ino) || self.ns.grace || self.ctx.awaited;
         if let Some(orphan) = self.try_inode(ino)? {
-            let reaper = self.ns.tree.forest.successor(SubtreeId(orphan.orphan_of));
-            if reaper != self.ns.config.subtree && self.ns.tree.forest.roots.values().any(|other| *other == reaper) {
+            if let Some(reaper) = self.other_reaper(&orphan) {
                 self.foreign.push(ino);
                 return Ok(Some(reaper));
             }
@@ -144,6 +143,13 @@ impl View<'_> {
         }
         self.foreign.push(ino);
         Err(Errno::ESTALE.into())
+    }
+
+    /// The other subtree to which a removed inode belongs: the one that removed it, or what that was merged into.
+    pub fn other_reaper(&self, orphan: &Inode) -> Option<SubtreeId> {
+        let forest = &self.ns.tree.forest;
+        let reaper = forest.successor(SubtreeId(orphan.orphan_of));
+        (reaper != self.ns.config.subtree && forest.roots.values().any(|other| *other == reaper)).then_some(reaper)
     }
 
     /// The way to subtrees below these directories is about to change: their routes are raised first (R16).

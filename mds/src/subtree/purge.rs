@@ -114,7 +114,8 @@ impl Subtree {
     }
 
     /// The trims are durable, or refused because the object is of a later life. The ino is unblocked before the
-    /// removal of `p/` is durable: what is granted from now on is in a later batch of the same shard.
+    /// removal of `p/` is durable: what is granted from now on is in a later batch of the same shard, and before the file
+    /// goes to another subtree that removal is waited for.
     pub(super) fn purged(&mut self, ino: Ino) {
         self.purges.running -= 1;
         let change = self.namespace.purge_done(ino);
@@ -147,7 +148,8 @@ async fn purge(objects: Rc<dyn Objects>, ino: Ino, record: PurgeRecord) {
 }
 
 /// Repeats until it is done: an object that is not deleted is space lost (I7). An object of a higher generation was
-/// trimmed before, and belongs to what came after: another owner has done this purge (R22).
+/// trimmed before, and belongs to what came after: another owner has done this purge (R22). The one at the boundary of a
+/// cut keeps the generation of that cut; the OSD knows by it that the cut was done.
 async fn trim(objects: &Rc<dyn Objects>, object: ObjectId, generation: u64, kind: TrimKind, offset: u64) {
     let mut backoff = BACKOFF_MIN;
     while let Err(error) = objects.trim(object, generation, kind, offset).await {

@@ -400,3 +400,23 @@ fn r18_a_file_is_given_away_when_the_end_of_its_last_cut_is_durable() {
     rig.flush();
     assert_eq!(waits_for(&mut rig), []);
 }
+
+#[test]
+fn i7_what_another_subtree_has_removed_is_not_reaped_here() {
+    let mut rig = Rig::new(Config { subtree: CHILD, ..config() });
+    rig.write("f", b"open there");
+    rig.open("f", 1, R);
+    rig.ok(unlink("f"));
+    rig.flush();
+    let orphan = rig.orphans()[0];
+    let mut reaps = |roots: &[(Ino, SubtreeId)]| {
+        rig.ns = Namespace::new(Config { subtree: ROOT_SUBTREE, ..config() });
+        let roots = roots.iter().copied().collect();
+        let forest = Arc::new(pando_mds_core::Forest { roots, ..Default::default() });
+        rig.ns.set_tree(pando_mds_core::Tree { subtree: ROOT_SUBTREE, forest, ..Default::default() });
+        rig.reap(orphan);
+        rig.pending.drain(..).next().is_some()
+    };
+    assert!(!reaps(&[(Ino::ROOT, ROOT_SUBTREE), (Ino(77), CHILD)]), "its sessions are not heard here");
+    assert!(reaps(&[(Ino::ROOT, ROOT_SUBTREE)]), "it is no more");
+}
