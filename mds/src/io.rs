@@ -80,8 +80,8 @@ pub trait Mons {
     fn raise_routes(&self, subtrees: Vec<SubtreeId>) -> Io<Epoch>;
     /// A transaction between subtrees is decided: the decision that stands, and a map that has it (R18).
     fn decide(&self, request: DecideTransactionRequest) -> Io<(Decision, Epoch)>;
-    /// A subtree has done what was decided.
-    fn finish(&self, subtree: SubtreeId, transactions: Vec<TransactionId>) -> Io<Epoch>;
+    /// A subtree has done, under this epoch, what was decided.
+    fn finish(&self, subtree: SubtreeId, epoch: Epoch, transactions: Vec<TransactionId>) -> Io<Epoch>;
 }
 
 /// Other ranks.
@@ -227,9 +227,9 @@ impl Mons for RankMons {
         Box::pin(async move { client.decide_transaction(request).await })
     }
 
-    fn finish(&self, subtree: SubtreeId, transactions: Vec<TransactionId>) -> Io<Epoch> {
+    fn finish(&self, subtree: SubtreeId, epoch: Epoch, transactions: Vec<TransactionId>) -> Io<Epoch> {
         let client = self.client.clone();
-        Box::pin(async move { client.finish_transactions(subtree, transactions).await })
+        Box::pin(async move { client.finish_transactions(subtree, epoch, transactions).await })
     }
 }
 

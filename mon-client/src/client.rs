@@ -298,14 +298,15 @@ impl MonClient {
         Ok((decision, Epoch(response.map_epoch)))
     }
 
-    /// Says that a subtree has done, durably, what was decided. Idempotent.
+    /// Says that a subtree has done, durably, what was decided; ignored when its epoch is no more. Idempotent.
     pub async fn finish_transactions(
         &self,
         subtree: SubtreeId,
+        epoch: Epoch,
         transactions: impl IntoIterator<Item = TransactionId>,
     ) -> Result<Epoch, Error> {
         let transactions = transactions.into_iter().map(TransactionId::to_proto).collect();
-        let request = mon::FinishTransactionsRequest { subtree: subtree.0, transactions };
+        let request = mon::FinishTransactionsRequest { subtree: subtree.0, transactions, subtree_epoch: epoch.0 };
         let call = |channel| {
             let request = request.clone();
             async move { service(channel).finish_transactions(request).await }

@@ -117,8 +117,8 @@ impl Mons for TwiceMons {
     fn decide(&self, request: DecideTransactionRequest) -> Io<(Decision, Epoch)> {
         self.again.send(OTHERS_ONE_IN, || self.inner.decide(request.clone()))
     }
-    fn finish(&self, subtree: SubtreeId, transactions: Vec<TransactionId>) -> Io<Epoch> {
-        self.again.send(OTHERS_ONE_IN, || self.inner.finish(subtree, transactions.clone()))
+    fn finish(&self, subtree: SubtreeId, epoch: Epoch, transactions: Vec<TransactionId>) -> Io<Epoch> {
+        self.again.send(OTHERS_ONE_IN, || self.inner.finish(subtree, epoch, transactions.clone()))
     }
 }
 

@@ -64,6 +64,11 @@ fn bar(map: &mut ClusterMap, id: TransactionId, command: &DecideTransaction) -> 
 /// changes nothing in the map, for it finds other routes, and nothing elsewhere, for there it is over.
 pub(super) fn finish(map: &mut ClusterMap, command: &FinishTransactions) -> Applied {
     let subtree = SubtreeId(command.subtree);
+    let superseded = |epoch: Epoch| command.epoch != 0 && epoch > Epoch(command.epoch);
+    if map.subtrees.get(&subtree).is_some_and(|found| superseded(found.epoch)) {
+        // R18: what was done under an earlier epoch the present owner knows, or finds.
+        return Ok(UNCHANGED);
+    }
     let mut changed = false;
     for id in &command.transactions {
         let id = TransactionId::from(*id);

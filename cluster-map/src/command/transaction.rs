@@ -88,6 +88,9 @@ pub struct FinishTransactions {
     /// Those that it has done, durably.
     #[prost(message, repeated, tag = "2")]
     pub transactions: Vec<TransactionName>,
+    /// Its epoch; 0 if it does not say.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
 }
 
 impl From<TransactionName> for TransactionId {

@@ -33,6 +33,7 @@ use super::job::{Job, To, Work};
 use super::reply::{Remember, encode, error_result};
 use super::turn::overloaded;
 use super::{Event, Subtree};
+use crate::owner::ownership;
 use asking::Answer;
 pub(super) use coming::Asked;
 pub(crate) use coming::Prepare;
@@ -360,9 +361,9 @@ impl Subtree {
         }
         self.transactions.telling = true;
         let told: Vec<TransactionId> = self.transactions.finished.iter().copied().take(MAX_TOLD).collect();
-        let (mons, own) = (Rc::clone(&self.outside.mons), self.own.subtree);
+        let (mons, own) = (Rc::clone(&self.outside.mons), self.own);
         self.spawn(async move {
-            match mons.finish(own, told.clone()).await {
+            match mons.finish(own.subtree, own.epoch, told.clone()).await {
                 Ok(_) => Event::Told(told),
                 Err(error) => {
                     tracing::debug!(%error, "the mons were not told that transactions have ended");
@@ -381,8 +382,11 @@ impl Subtree {
     }
 
     /// What the map still wants to hear of, and nobody here is at: it ended before it was told, or never began. Nor may
-    /// it begin when the map has heard that, and forgotten it.
+    /// it begin when the map has heard that, and forgotten it. Whose epoch is over knows nothing of that.
     pub(super) fn note_unfinished(&mut self) {
+        if ownership(&self.map, self.own.subtree, self.rank, self.incarnation) != Some(self.own) {
+            return;
+        }
         let own = self.own.subtree;
         for id in self.map.transactions.keys().filter(|id| self.map.is_unfinished(**id, own)) {
             if !self.transactions.open.contains_key(id) {

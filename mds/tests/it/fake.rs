@@ -334,6 +334,8 @@ pub struct FakeMons {
     handovers: Rc<watch::Sender<usize>>,
     /// What they say of transactions.
     pub decided: Rc<RefCell<Option<Decision>>>,
+    /// Who said of transactions that they have ended there. They do not answer.
+    pub told: Rc<watch::Sender<Vec<Told>>>,
     /// What they do and say when a split is proposed.
     pub splitting: Rc<RefCell<Option<Splitting>>>,
     /// What they do and say when a merge is proposed.
@@ -344,6 +346,7 @@ pub struct FakeMons {
     pub map: Rc<RefCell<Option<watch::Sender<Arc<ClusterMap>>>>>,
 }
 
+type Told = (SubtreeId, Epoch, Vec<TransactionId>);
 type Splitting = Box<dyn FnMut(SplitSubtreeRequest) -> Result<(SubtreeId, Epoch), Error>>;
 type Renewing = Box<dyn FnMut(SubtreeId, Epoch) -> Result<Epoch, Error>>;
 type Merging = Box<dyn FnMut(MergeSubtreeRequest) -> Result<Epoch, Error>>;
@@ -433,7 +436,8 @@ impl Mons for FakeMons {
         }
     }
 
-    fn finish(&self, _: SubtreeId, _: Vec<TransactionId>) -> Io<Epoch> {
+    fn finish(&self, subtree: SubtreeId, epoch: Epoch, transactions: Vec<TransactionId>) -> Io<Epoch> {
+        self.told.send_modify(|told| told.push((subtree, epoch, transactions)));
         alone()
     }
 }

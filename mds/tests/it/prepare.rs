@@ -16,7 +16,7 @@ use crate::harness::*;
 const CACHE: u64 = 64 << 20;
 const OTHER: SubtreeId = SubtreeId(2);
 
-async fn ask(rank: &TestRank, request: PrepareRequest) -> Result<Answer, Error> {
+pub async fn ask(rank: &TestRank, request: PrepareRequest) -> Result<Answer, Error> {
     let mut service = SubtreeServiceClient::new(rank.channel().await);
     Ok(service.prepare(request).await?.into_inner().answer.unwrap())
 }
@@ -29,7 +29,7 @@ async fn refused(rank: &TestRank, request: PrepareRequest) -> Error {
 }
 
 /// The inode gets a name in the other subtree.
-fn linked(number: u64, ino: u64) -> PrepareRequest {
+pub fn linked(number: u64, ino: u64) -> PrepareRequest {
     let come = LinkChange { ino, come_dir: 4711, come_name: "there".into(), ..LinkChange::default() };
     let record = TransactionRecord {
         coordinator: OTHER.0,
@@ -50,7 +50,7 @@ fn decide(rank: &TestRank, number: u64, decision: Decision) {
     });
 }
 
-fn attr(reply: Reply) -> (u64, u32) {
+pub fn attr(reply: Reply) -> (u64, u32) {
     let Reply::Stat(reply) = reply else { panic!("{reply:?}") };
     let attr = reply.attr.unwrap();
     (attr.ino, attr.nlink)
@@ -114,6 +114,27 @@ fn r18_what_is_over_does_not_begin_anew() {
         for number in [1, 2] {
             assert_eq!(ask_patiently(&rank, linked(number, ino)).await, Answer::Busy(true), "{number} is over");
         }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r18_who_is_superseded_does_not_say_that_transactions_have_ended() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        rank.connect(1).await.call(write_file("f", b"f")).await.unwrap();
+        // The next owner, here or elsewhere, has it in its `x/`.
+        let id = TransactionId { coordinator: OTHER, epoch: Epoch(1), number: 1 };
+        let participants = BTreeSet::from([OTHER, ROOT_SUBTREE]);
+        let committed = Transaction { decision: Decision::Committed, participants, finished: BTreeSet::new() };
+        rank.change_map(|map| {
+            map.transactions.insert(id, committed);
+            map.subtrees.get_mut(&ROOT_SUBTREE).unwrap().epoch = Epoch(2);
+        });
+        let mut told = world.mons.told.subscribe();
+        let told = told.wait_for(|told| !told.is_empty()).await.unwrap().clone();
+        assert_eq!(told[0], (ROOT_SUBTREE, Epoch(2), vec![id]), "I6: only the present owner knows");
         rank.stop().await;
     });
 }

@@ -93,7 +93,8 @@ pub(super) fn finish(request: &mon::FinishTransactionsRequest) -> Result<Command
         return Err(Error::new(Reason::InvalidRequest, message));
     }
     let transactions = request.transactions.iter().map(name_of).collect();
-    Ok(Command::FinishTransactions(FinishTransactions { subtree: request.subtree, transactions }))
+    let (subtree, epoch) = (request.subtree, request.subtree_epoch);
+    Ok(Command::FinishTransactions(FinishTransactions { subtree, transactions, epoch }))
 }
 
 /// Refuses a move that the balancer would undo at once: the subtree is pinned to another rank that can have it.

@@ -47,7 +47,26 @@ fn decided(map: &mut ClusterMap, command: &DecideTransaction) -> Decision {
 
 fn finish(map: &mut ClusterMap, subtree: u64, command: &DecideTransaction) {
     let transactions = command.id.into_iter().collect();
-    step(map, &Command::FinishTransactions(FinishTransactions { subtree, transactions })).unwrap();
+    step(map, &Command::FinishTransactions(FinishTransactions { subtree, transactions, epoch: 0 })).unwrap();
+}
+
+#[test]
+fn r18_who_is_superseded_finishes_nothing() {
+    let mut map = tree();
+    let commit = decide(&map, 1, &[2, 3], true);
+    let id = TransactionId::from(commit.id.unwrap());
+    assert_eq!(decided(&mut map, &commit), Decision::Committed);
+    let epoch = map.subtrees[&SubtreeId(2)].epoch.0;
+    step(&mut map, &register_rank(0, 2)).unwrap();
+    let finish = |map: &mut ClusterMap, epoch| {
+        let transactions = commit.id.into_iter().collect();
+        step(map, &Command::FinishTransactions(FinishTransactions { subtree: 2, transactions, epoch })).unwrap();
+    };
+    finish(&mut map, epoch);
+    assert!(map.is_unfinished(id, SubtreeId(2)), "I6: the present owner may be at it");
+    let epoch = map.subtrees[&SubtreeId(2)].epoch.0;
+    finish(&mut map, epoch);
+    assert!(!map.is_unfinished(id, SubtreeId(2)) && map.is_unfinished(id, SubtreeId(3)));
 }
 
 #[test]
