@@ -137,6 +137,7 @@ impl Subtree {
             let _ = freeze.reply.send(Err(Error::new(Reason::Unavailable, message)));
         } else {
             self.frost = Frost::Draining(freeze);
+            self.turn_askers_away();
         }
     }
 

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use pando_cluster_map::{ClusterMap, RankInfo, Session, Subtree};
 use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::PrepareRequest;
 use pando_proto::mds::operation_result::Result as Reply;
+use pando_proto::mds::prepare_response::Answer;
 use pando_proto::{ClientId, Epoch, Error, Ino, Rank, Reason, SubtreeId};
 
 use crate::fake::Gate;
 use crate::harness::*;
+use crate::prepare::{ask, attr, linked};
 
 const CACHE: u64 = 64 << 20;
 
@@ -80,6 +83,35 @@ fn r12_nothing_is_handed_over_before_what_is_under_way_is_durable() {
         world.records.set_gate(Gate::Open);
         world.mons.are_asked(1).await;
         assert!(result(client.reply(id).await).is_ok());
+        rank.stop().await;
+    });
+}
+
+/// Two that drain, and have asked each other, would wait until both lose patience.
+#[test]
+fn r18_who_drains_lets_no_other_subtree_wait_for_what_has_not_begun() {
+    run(async {
+        let world = World::default();
+        *world.mons.handover.borrow_mut() = Some(Error::new(Reason::StaleEpoch, "not now"));
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"1")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        world.records.set_gate(Gate::Closed);
+        let id = client.send(vec![write_file("under way", b"2")]).await[0];
+        world.records.commits_wait(1).await;
+        begin_move(&rank);
+        let look = PrepareRequest { probe: true, ..linked(1, ino) };
+        let answer = loop {
+            match ask(&rank, look.clone()).await.unwrap() {
+                Answer::PreparedEpoch(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+                answer => break answer,
+            }
+        };
+        assert_eq!(answer, Answer::Busy(true), "it waits for the batch");
+        world.records.set_gate(Gate::Open);
+        world.mons.are_asked(1).await;
+        result(client.reply(id).await).unwrap();
         rank.stop().await;
     });
 }

@@ -171,11 +171,12 @@ impl Subtree {
             }
             None => {}
         }
-        let refused = self.ending.is_some() || !self.is_running() || self.transactions.is_recovering() || asked.own;
+        let refused = self.ending.is_some() || self.is_frozen() || self.transactions.is_recovering() || asked.own;
         if refused || self.map.transactions.contains_key(&id) {
             return drop(reply.send(Err(not_now())));
         }
-        if self.transactions.over.has(id) {
+        // Who drains waits for its own transactions: two that wait for each other would do so until both lose patience.
+        if self.transactions.over.has(id) || !self.is_running() {
             return drop(reply.send(Ok(answer(prepare_response::Answer::Busy(true)))));
         }
         if self.transactions.waiting() >= MAX_OPEN {
@@ -183,6 +184,16 @@ impl Subtree {
         }
         let job = self.new_job(Work::Welcome(Box::new(asked)), ClientId(0), 0, To::Preparer(reply));
         self.enqueue(job);
+    }
+
+    /// The subtree is to stand still: what others ask that has not begun is not waited for.
+    pub(in crate::subtree) fn turn_askers_away(&mut self) {
+        let is_asked = |job: &Job| matches!(&job.work, Work::Welcome(asked) if !asked.own);
+        let (asked, others): (Vec<Job>, _) = std::mem::take(&mut self.runnable).into_iter().partition(is_asked);
+        self.runnable = others.into();
+        for job in asked {
+            self.tell_asker(job, answer(prepare_response::Answer::Busy(true)));
+        }
     }
 
     /// `None` if it was answered.
