@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pando_cluster_map::{Decision, Transaction, TransactionId};
+use pando_cluster_map::{ClusterMap, Decision, Subtree, Transaction, TransactionId};
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::prepare_response::Answer;
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
 use pando_proto::mds::{LinkChange, NameComes, PrepareRequest, TransactionRecord};
-use pando_proto::{Epoch, Error, Ino, Reason, SubtreeId};
+use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
 
 use crate::harness::*;
 
@@ -113,6 +113,34 @@ fn r18_what_is_over_does_not_begin_anew() {
         rank.change_map(|map| map.transactions.clear());
         for number in [1, 2] {
             assert_eq!(ask_patiently(&rank, linked(number, ino)).await, Answer::Busy(true), "{number} is over");
+        }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r18_what_a_coordinator_prepared_that_is_superseded_or_gone_is_aborted_at_once() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let other = Subtree { root: Ino(4711), owner: Rank(5), epoch: Epoch(1), ..Subtree::default() };
+        let other = Subtree { parent: Some(ROOT_SUBTREE), ..other };
+        rank.change_map(|map| drop(map.subtrees.insert(OTHER, other)));
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"f")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        *world.mons.decided.borrow_mut() = Some(Decision::Aborted);
+        let ends: [&dyn Fn(&mut ClusterMap); 2] =
+            [&|map| map.subtrees.get_mut(&OTHER).unwrap().epoch = Epoch(2), &|map| drop(map.subtrees.remove(&OTHER))];
+        for (epoch, end) in (1..).zip(ends) {
+            let mut request = linked(epoch, ino);
+            request.record.as_mut().unwrap().epoch = epoch;
+            assert_eq!(ask(&rank, request).await.unwrap(), Answer::PreparedEpoch(1));
+            let waits = client.send(vec![stat("f")]).await[0];
+            assert!(client.is_unanswered(waits).await);
+            rank.change_map(end);
+            let answered = tokio::time::timeout(Duration::from_secs(4), client.reply(waits)).await;
+            assert_eq!(attr(answered.expect("not after the whole silence")), (ino, 1));
         }
         rank.stop().await;
     });

@@ -260,7 +260,8 @@ pub(super) async fn await_finished(mut maps: MapWatch, id: TransactionId, who: &
     }
 }
 
-/// The decision, for a participant that is prepared. If none comes it has the map abort.
+/// The decision, for a participant that is prepared. If none comes it has the map abort; at once if the coordinator
+/// has another epoch by now, or is gone: it proposes nothing any more under that of the transaction.
 pub(super) async fn await_decision(
     mons: Rc<dyn Mons>,
     mut maps: MapWatch,
@@ -269,17 +270,21 @@ pub(super) async fn await_decision(
 ) -> Decision {
     let silence = tokio::time::sleep(SILENCE);
     tokio::pin!(silence);
+    let was_there = maps.current().subtrees.contains_key(&id.coordinator);
     loop {
-        if let Some(known) = maps.current().transactions.get(&id) {
+        let map = maps.current();
+        if let Some(known) = map.transactions.get(&id) {
             return known.decision;
+        }
+        if map.subtrees.get(&id.coordinator).map_or(was_there, |coordinator| coordinator.epoch > id.epoch) {
+            break;
         }
         tokio::select! {
             _ = maps.changed() => {}
-            () = &mut silence => {
-                let (decision, epoch) = decide(&mons, abort).await;
-                await_finished(maps, id, &[], epoch).await;
-                return decision;
-            }
+            () = &mut silence => break,
         }
     }
+    let (decision, epoch) = decide(&mons, abort).await;
+    await_finished(maps, id, &[], epoch).await;
+    decision
 }
