@@ -118,6 +118,27 @@ fn r18_what_is_over_does_not_begin_anew() {
     });
 }
 
+/// The coordinator asks again when it has no answer, and both copies wait for what has to be read.
+#[test]
+fn r18_copies_of_what_is_asked_do_not_meet_the_locks_of_each_other() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"f")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        // It is open.
+        rank.connect(1).await.call(write_file("g", b"g")).await.unwrap();
+        let asked = (0..16).map(|_| ask(&rank, linked(1, ino)));
+        for answer in futures_util::future::join_all(asked).await {
+            assert_eq!(answer.unwrap(), Answer::PreparedEpoch(2));
+        }
+        rank.stop().await;
+    });
+}
+
 #[test]
 fn r18_what_a_coordinator_prepared_that_is_superseded_or_gone_is_aborted_at_once() {
     run(async {

@@ -53,6 +53,8 @@ pub(crate) struct Prepared {
     pub routes: SmallVec<[(SubtreeId, u64); 2]>,
     /// What comes in exchange.
     pub gift: Option<Gift>,
+    /// Those that gave no answer to one of the tries, and may be prepared whatever they answered to others.
+    pub doubtful: Asked,
 }
 
 pub(super) struct Asking {
@@ -87,6 +89,7 @@ impl Asking {
             Err(not) => not,
         };
         let mut asked: Asked = prepared.epochs.iter().map(|(subtree, _)| *subtree).collect();
+        asked.extend(prepared.doubtful);
         match not {
             Not::Refused(error) => Answer::Refused(error, asked),
             Not::Busy => Answer::Busy(asked),
@@ -105,7 +108,7 @@ impl Asking {
         self.raise(&self.roots, prepared).await?;
         if let Some(request) = &mut self.request {
             let subtree = SubtreeId(request.subtree);
-            let response = prepare(&self.peers, &self.maps, request, deadline).await?;
+            let response = prepare(&self.peers, &self.maps, request, deadline, &mut prepared.doubtful).await?;
             prepared.epochs.push((subtree, response.epoch));
             self.wanted.extend(response.wanted);
             prepared.gift = response.gift;
@@ -127,7 +130,7 @@ impl Asking {
                     record.participants.push(also);
                 }
             }
-            let response = prepare(&self.peers, &self.maps, &mut request, deadline).await?;
+            let response = prepare(&self.peers, &self.maps, &mut request, deadline, &mut prepared.doubtful).await?;
             prepared.epochs.push((home, response.epoch));
         }
         Ok(())
@@ -160,6 +163,7 @@ async fn prepare(
     maps: &MapWatch,
     request: &mut PrepareRequest,
     deadline: Instant,
+    doubtful: &mut Asked,
 ) -> Result<Ready, Not> {
     let subtree = SubtreeId(request.subtree);
     loop {
@@ -183,7 +187,12 @@ async fn prepare(
                 None => Error::new(Reason::Unavailable, "the other rank gave an answer that is not known"),
             },
             Err(error) if !error.is_retryable() => return Err(Not::Refused(error)),
-            Err(error) => error,
+            Err(error) => {
+                if !doubtful.contains(&subtree) {
+                    doubtful.push(subtree);
+                }
+                error
+            }
         };
         if Instant::now() >= deadline {
             let message = format!("{subtree}, into which this leads, is not ready: {}", error.message);

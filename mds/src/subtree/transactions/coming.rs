@@ -145,6 +145,20 @@ fn answer(answer: prepare_response::Answer) -> PrepareResponse {
     PrepareResponse { answer: Some(answer), ..PrepareResponse::default() }
 }
 
+impl Open {
+    /// By a copy of the request, or a repetition.
+    fn asked_again(&mut self, reply: Reply) {
+        let decided = self.decision.is_some();
+        match &mut self.role {
+            Role::Participant { replies, prepared, .. } if !*prepared || !self.unsettled.is_empty() => {
+                replies.push(reply);
+            }
+            Role::Participant { response, .. } if !decided => drop(reply.send(Ok((**response).clone()))),
+            _ => drop(reply.send(Err(not_now()))),
+        }
+    }
+}
+
 impl Subtree {
     pub(in crate::subtree) fn prepare_asked(&mut self, Prepare { request, reply }: Prepare) {
         let asked = match Asked::read(request, self.own.subtree) {
@@ -158,17 +172,7 @@ impl Subtree {
                 let job = self.new_job(Work::Welcome(Box::new(asked)), ClientId(0), 0, To::Preparer(reply));
                 return self.finds.push_back(job);
             }
-            Some(open) => {
-                let decided = open.decision.is_some();
-                match &mut open.role {
-                    Role::Participant { replies, prepared, .. } if !*prepared || !open.unsettled.is_empty() => {
-                        replies.push(reply);
-                    }
-                    Role::Participant { response, .. } if !decided => drop(reply.send(Ok((**response).clone()))),
-                    _ => drop(reply.send(Err(not_now()))),
-                }
-                return;
-            }
+            Some(open) => return open.asked_again(reply),
             None => {}
         }
         let refused = self.ending.is_some() || self.is_frozen() || self.transactions.is_recovering() || asked.own;
@@ -199,6 +203,11 @@ impl Subtree {
     /// `None` if it was answered.
     pub(in crate::subtree) fn run_welcome(&mut self, job: Job) -> Option<(Job, Outcome)> {
         let Work::Welcome(asked) = &job.work else { return None };
+        let id = id_of(&asked.record);
+        if !asked.own && (self.transactions.open.contains_key(&id) || self.transactions.over.has(id)) {
+            self.asked_twice(job, id);
+            return None;
+        }
         let context = self.context_of_shell();
         match self.namespace.welcome(&asked.coming, &context) {
             Welcome::Missing(fetches) => return Some((job, Outcome::Missing(fetches))),
@@ -230,6 +239,17 @@ impl Subtree {
             Welcome::Ready(ready) => return self.ready(job, *ready),
         }
         None
+    }
+
+    /// Another copy of the request ran while this one waited. That one's locks are not those of others.
+    fn asked_twice(&mut self, job: Job, id: TransactionId) {
+        self.over(&job);
+        self.job_is_over(job.bytes);
+        let To::Preparer(reply) = job.to else { return };
+        match self.transactions.open.get_mut(&id) {
+            Some(open) => open.asked_again(reply),
+            None => drop(reply.send(Ok(answer(prepare_response::Answer::Busy(true))))),
+        }
     }
 
     fn ready(&mut self, job: Job, ready: Ready) -> Option<(Job, Outcome)> {
@@ -298,10 +318,6 @@ impl Subtree {
         let (Work::Welcome(asked), To::Preparer(reply)) = (job.work, job.to) else { return };
         let Asked { record, holders, .. } = *asked;
         let id = id_of(&record);
-        if self.transactions.open.contains_key(&id) || self.transactions.over.has(id) {
-            // Asked twice before the first one ran; the next one meets that, or what has become of it.
-            return drop(reply.send(Err(not_now())));
-        }
         let response = self.response(&ready);
         let Ready { comes, goes, links, unsettled, reads, .. } = ready;
         let record = TransactionRecord { comes, goes, links, ..record };

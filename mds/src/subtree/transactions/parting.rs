@@ -274,7 +274,7 @@ impl Subtree {
 
     /// All others are: the decision may be made when this subtree is, too.
     fn all_are_prepared(&mut self, id: TransactionId, prepared: Prepared) {
-        let Prepared { epochs, routes, gift } = prepared;
+        let Prepared { epochs, routes, gift, .. } = prepared;
         let own = self.own.subtree;
         let asked: Asked = epochs.iter().map(|(subtree, _)| *subtree).collect();
         let Some(open) = self.transactions.open.get_mut(&id) else { return };
