@@ -312,6 +312,9 @@ impl Subtree {
         let before = std::mem::replace(&mut self.map, map);
         self.learn_map();
         self.note_unfinished();
+        if before.subtrees.len() != self.map.subtrees.len() {
+            self.transactions.forget_coordinators(&self.map);
+        }
         let name = |map: &ClusterMap| map.subtrees.get(&self.own.subtree).map(|own| (own.parent_dir, own.name.clone()));
         if name(&before) != name(&self.map) {
             self.rename_root_if_due();

@@ -6,7 +6,7 @@
 //! does its own and answers. Until then whoever meets what is locked waits, on all sides. Whoever opens a subtree and
 //! finds an `x/` brings it to its end before it serves anything.
 //!
-//! The coordinator ends last: while it holds an inode that it gives away, nobody reads an old one by its number. A
+//! What is committed the coordinator ends last: while it holds an inode that it gives away, nobody reads an old one by its number. A
 //! participant that gives one away in exchange writes into its record whose it is, and holds it until that stands in
 //! the pool; who gets it holds it, too.
 
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use pando_cluster_map::{Decision, TransactionId};
+use pando_cluster_map::{ClusterMap, Decision, TransactionId};
 use pando_mds_core::api::{BatchId, Done, FollowUp, Outcome, Reads};
 use pando_mds_core::pipeline::CompletedRef;
 use pando_mds_core::transaction::{Across, HandOver, Holders};
@@ -118,6 +118,11 @@ impl Transactions {
     /// Something of the time before the opening has to be brought to its end first.
     pub fn is_recovering(&self) -> bool {
         self.found > 0
+    }
+
+    /// What came to its end, of coordinators that are no more (I8).
+    pub fn forget_coordinators(&mut self, map: &ClusterMap) {
+        self.over.keep(|coordinator| map.subtrees.contains_key(&coordinator));
     }
 
     pub fn waiting(&self) -> usize {

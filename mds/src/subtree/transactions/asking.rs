@@ -167,7 +167,12 @@ async fn prepare(
 ) -> Result<Ready, Not> {
     let subtree = SubtreeId(request.subtree);
     loop {
-        request.map_epoch = maps.current().epoch.0;
+        let map = maps.current();
+        if !map.subtrees.contains_key(&subtree) {
+            // Merged away since the name was found, or not known here yet: whose the name is, is asked anew.
+            return Err(Not::Busy);
+        }
+        request.map_epoch = map.epoch.0;
         let error = match ask_once(peers, maps, subtree, request).await {
             Ok(response) => match response.answer {
                 Some(prepare_response::Answer::PreparedEpoch(epoch)) => {
@@ -297,3 +302,6 @@ pub(super) async fn await_decision(
     await_finished(maps, id, &[], epoch).await;
     decision
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,11 @@ impl Over {
         }
     }
 
+    /// Those of coordinators that are no more do not commit: the map looks for their epochs.
+    pub fn keep(&mut self, is_there: impl Fn(SubtreeId) -> bool) {
+        self.0.retain(|coordinator, _| is_there(*coordinator));
+    }
+
     /// Whether it must not begin any more.
     pub fn has(&self, id: TransactionId) -> bool {
         let Some(numbers) = self.0.get(&id.coordinator) else { return false };
@@ -67,5 +72,9 @@ mod tests {
         assert!(over.has(id(2, 5)) && over.has(id(2, 4)) && !over.has(id(2, 9)), "bounded: the oldest are all over");
         over.add(id(3, 1));
         assert!(over.has(id(2, 9)) && over.has(id(3, 1)) && !over.has(id(3, 2)), "of an epoch that is no more");
+        over.keep(|coordinator| coordinator == SubtreeId(7));
+        assert!(over.has(id(3, 1)));
+        over.keep(|_| false);
+        assert!(over.0.is_empty(), "I8");
     }
 }
