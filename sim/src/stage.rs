@@ -234,7 +234,8 @@ impl Stage {
             match mon.admin().move_subtree(subtree, Rank(to), true).await {
                 Ok(_) if begun.elapsed() < DEADLINE => {}
                 Ok(_) => return Err(format!("move {subtree}: it never comes to {}", Rank(to))),
-                Err(error) if may_come_again(&error) && begun.elapsed() < DEADLINE => {}
+                // Whatever it is: also a rank that is down is so for a while only.
+                Err(_) if begun.elapsed() < DEADLINE => {}
                 Err(error) => return Err(format!("move {subtree}: {error}")),
             }
             tokio::time::sleep(LOOK).await;
