@@ -130,7 +130,8 @@ pub enum Command {
     #[prost(message, tag = "30")]
     ForgetLongerLease(ForgetLongerLease),
     /// Whoever has a subtree goes on under another epoch: nothing that was proposed under this one is applied any more
-    /// (R11).
+    /// (R11), and nothing that was told to an actor which ended counts for the next one (R19). A move under way is given
+    /// up.
     #[prost(message, tag = "31")]
     RenewSubtree(RenewSubtree),
 }

@@ -15,6 +15,7 @@ use pando_proto::mds::Target;
 use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::doors::{self, Doors};
 use crate::memory::Memory;
@@ -28,6 +29,11 @@ use crate::trees::Trees;
 const MAP_WAIT: Duration = Duration::from_secs(10);
 /// Wait before a takeover is tried again.
 const RETRY: Duration = Duration::from_millis(100);
+/// Before a subtree is opened again and again because the pool refuses something: a full cluster still deletes (I9).
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// An actor that lived so long did not end at once.
+const LONG_LIFE: Duration = Duration::from_secs(1);
 /// Of a subtree that was just split off.
 const FIRST_EPOCH: Epoch = Epoch(1);
 /// Between two looks at who is over its share of the memory.
@@ -181,7 +187,7 @@ pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
                     continue;
                 }
                 let warm = common.nursery.take(subtree);
-                let owner = Owner { common: common.clone(), subtree, before: None, warm };
+                let owner = Owner { common: common.clone(), subtree, before: None, pause: Duration::ZERO, warm };
                 owners.spawn_local(owner.run());
             }
             common.nursery.forget_missed(&current, &common.parts);
@@ -231,6 +237,8 @@ pub(crate) struct Owner {
     pub subtree: SubtreeId,
     /// The last ownership under which it was served here.
     before: Option<Ownership>,
+    /// Before it is opened again, if its actor does not live long.
+    pause: Duration,
     warm: Option<Warm>,
 }
 
@@ -267,7 +275,11 @@ impl Owner {
                 self.renew(own).await;
                 continue;
             }
+            let began = Instant::now();
             self.open(own, &current).await;
+            if began.elapsed() >= LONG_LIFE {
+                self.pause = Duration::ZERO;
+            }
         }
         shared.turn_out(self.subtree);
         self.common.memory.forget(self.subtree);
@@ -282,7 +294,15 @@ impl Owner {
     /// It was served here under this epoch, and ended because the pool refused something. What was then under way, what
     /// was told to clients (who has named its handles, R19) and which batch numbers were used (R2) was the affair of an
     /// actor that is no more: the next one gets an epoch of its own.
-    async fn renew(&self, own: Ownership) {
+    async fn renew(&mut self, own: Ownership) {
+        // What ends again and again asks the mons for less and less.
+        let pause = self.pause;
+        self.pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = self.superseded(own) => return,
+            () = self.common.shared.shutdown.stopped() => return,
+        }
         let renewed = self.common.parts.outside.mons.renew(own.subtree, own.epoch);
         let renewed = tokio::select! {
             renewed = renewed => renewed,

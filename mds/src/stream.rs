@@ -171,8 +171,8 @@ async fn take(shared: &Arc<Shared>, connection: &Arc<Connection>, incoming: Inco
     }
 }
 
-/// What is confirmed is confirmed to all (R9), but few are concerned. A session that is waited for is told so: the
-/// subtree was opened anew without a trace in the map, or the session has not come to it yet (R19).
+/// What is confirmed is confirmed to all (R9), but few are concerned. A session that is waited for is told so: it has
+/// not heard yet that the subtree was opened anew, or has not come to it since (R19).
 async fn keep_alive(shared: &Shared, connection: &Connection, lowest_unanswered: u64) {
     let client = connection.client;
     let Concerned { behind, awaited } = shared.sessions.confirm(client, lowest_unanswered);

@@ -159,7 +159,7 @@ impl Core {
         Ok(())
     }
 
-    /// A rank says that it still waits for this session: it has opened these anew without a trace in the map.
+    /// A rank says that it still waits for this session: it has opened these anew, and we may not know yet.
     pub(super) fn awaited_by(self: &Arc<Self>, subtrees: &[u64]) {
         let mut news = false;
         for subtree in subtrees {

@@ -295,7 +295,7 @@ impl Ticket {
                 self.set_out_anew();
                 self.onward(error)
             }
-            // R19: the subtree was opened anew without a trace in the map.
+            // R19: the subtree was opened anew, of which our map may not tell yet.
             (Reason::ReclaimFirst, To::Handle(_)) => {
                 lock(&self.core.handles).distrust(serving.subtree, generation);
                 self.onward(error)

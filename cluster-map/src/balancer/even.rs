@@ -37,14 +37,15 @@ impl Plan<'_> {
             return Err("no rank is near saturation".to_owned());
         }
         let confirmed = |rank: &&Rank| self.history.is_confirmed(**rank, self.policy) && self.is_target(**rank);
-        let hot: Vec<Rank> = sources.iter().filter(confirmed).copied().collect();
+        let mut hot: Vec<Rank> = sources.iter().filter(confirmed).copied().collect();
         if hot.is_empty() {
             return Err("a rank is near saturation, but was not in the round before".to_owned());
         }
         if !self.history.has_settled(self.policy) || !self.moves.is_empty() {
             return Err("the loads do not show yet what the last moves did".to_owned());
         }
-        if !hot.iter().all(|rank| self.history.shows_all(self.map, *rank)) {
+        hot.retain(|rank| self.history.shows_all(self.map, *rank));
+        if hot.is_empty() {
             return Err("the loads do not show yet what the last splits did".to_owned());
         }
         self.relieve(&hot)

@@ -221,11 +221,6 @@ impl Pipeline {
         reads.iter().copied().find(|batch| !self.is_durable(*batch))
     }
 
-    /// Above every number that was used.
-    pub fn next_batch(&self) -> u64 {
-        self.next
-    }
-
     /// Whether every batch is settled.
     pub fn is_idle(&self) -> bool {
         self.batches.is_empty()

@@ -109,6 +109,11 @@ impl Dedup {
     pub fn keep_alive(&mut self, client: ClientId, lowest: u64) -> Vec<CompletedRef> {
         let Some(table) = self.tables.get_mut(&client) else { return Vec::new() };
         let forgotten = table.confirm(lowest);
+        let gives_up_more = table.entries.first_key_value().is_some_and(|(first, _)| *first < lowest);
+        if let (true, Some(interest)) = (gives_up_more, &self.interest) {
+            // It still runs: to be told of once more when it has ended.
+            interest.remembers(client);
+        }
         if table.entries.is_empty() && table.highest < lowest && table.lowest <= lowest {
             self.take_table(client);
         }

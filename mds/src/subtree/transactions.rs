@@ -6,9 +6,9 @@
 //! does its own and answers. Until then whoever meets what is locked waits, on all sides. Whoever opens a subtree and
 //! finds an `x/` brings it to its end before it serves anything.
 //!
-//! What is committed the coordinator ends last: while it holds an inode that it gives away, nobody reads an old one by its number. A
-//! participant that gives one away in exchange writes into its record whose it is, and holds it until that stands in
-//! the pool; who gets it holds it, too.
+//! What is committed the coordinator ends last: while it holds an inode that it gives away, nobody reads an old one by
+//! its number. A participant that gives one away in exchange writes into its record whose it is, and holds it until
+//! that stands in the pool; who gets it holds it, too.
 
 mod asking;
 mod coming;
@@ -172,8 +172,8 @@ impl Subtree {
         }
     }
 
-    /// After the start: whatever is not decided yet is not to happen. A commit cannot win any more where the epoch
-    /// has risen; where it has not, the first decision stands.
+    /// After the start: whatever is not decided yet is not to happen. A commit that is not in
+    /// the map yet cannot win any more, for the epoch has risen.
     pub(super) fn resume_transactions(&mut self) {
         let found: Vec<TransactionId> = self.transactions.open.keys().copied().collect();
         for id in found {

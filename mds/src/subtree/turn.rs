@@ -406,6 +406,8 @@ impl Subtree {
         match job.work {
             Work::Find(_) | Work::Conclude(_) | Work::RenameRoot => self.finds.push_back(job),
             Work::Welcome(ref asked) if asked.is_own() => self.finds.push_back(job),
+            // Two that stand still do not wait for each other.
+            Work::Welcome(_) if !self.is_running() => self.turn_away(job),
             _ => self.runnable.push_back(job),
         }
     }

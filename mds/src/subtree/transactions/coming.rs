@@ -195,9 +195,12 @@ impl Subtree {
         let is_asked = |job: &Job| matches!(&job.work, Work::Welcome(asked) if !asked.own);
         let (asked, others): (Vec<Job>, _) = std::mem::take(&mut self.runnable).into_iter().partition(is_asked);
         self.runnable = others.into();
-        for job in asked {
-            self.tell_asker(job, answer(prepare_response::Answer::Busy(true)));
-        }
+        asked.into_iter().for_each(|job| self.turn_away(job));
+    }
+
+    /// Not now: to be asked again.
+    pub(in crate::subtree) fn turn_away(&mut self, job: Job) {
+        self.tell_asker(job, answer(prepare_response::Answer::Busy(true)));
     }
 
     /// `None` if it was answered.

@@ -13,10 +13,10 @@ use pando_proto::{Epoch, SubtreeId};
 const MOST_APART: usize = 256;
 
 /// See the module's text.
-#[derive(Debug, Default)]
-pub(crate) struct Over(BTreeMap<SubtreeId, Numbers>);
+#[derive(Default)]
+pub(super) struct Over(BTreeMap<SubtreeId, Numbers>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Numbers {
     epoch: Epoch,
     /// Up to this one none begins any more: what is so much older than others is to be tried under a new number.
