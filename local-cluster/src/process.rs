@@ -34,6 +34,24 @@ pub fn program(name: &str) -> io::Result<PathBuf> {
     })
 }
 
+/// Whether this process was started with SIGHUP ignored, as under `nohup`: its children inherit that.
+pub fn ignores_hangups() -> bool {
+    // proc(5): a mask in hexadecimal; the lowest bit is that of signal 1.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 != 0)
+}
+
+/// The signals that ask a child to stop, with the exit codes of what was interrupted by them.
+pub fn interrupts() -> Vec<(Signal, i32)> {
+    let mut signals = vec![(Signal::INT, 130), (Signal::TERM, 143)];
+    if !ignores_hangups() {
+        signals.push((Signal::HUP, 129));
+    }
+    signals
+}
+
 /// A child process, killed when it is dropped.
 #[derive(Debug)]
 pub struct Process {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pando_local_cluster::process::Process;
+use pando_local_cluster::process::{Process, interrupts};
 use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -90,7 +90,7 @@ fn entries(dir: &Path) -> usize {
 #[test]
 fn an_interrupted_loadgen_takes_its_ranks_along() {
     let dir = tempfile::tempdir().unwrap();
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+    for (signal, code) in interrupts() {
         let mut loadgen = Loadgen::start(dir.path(), "migrate --processes --inodes 300 --moves 100000");
         assert!(loadgen.wait_until(|it| it.ranks().len() == 2));
         let ranks = loadgen.ranks();
