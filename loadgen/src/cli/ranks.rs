@@ -120,8 +120,8 @@ pub(super) enum ExperimentCommand {
     /// it was, "of share %" whether the ranks were the bottleneck). The data are kept by one OSD in one copy, durably: more
     /// take CPU from the ranks and say nothing about them. The recordings have no times, so --think-us stands for the
     /// compiler; with 0 each client always waits for an answer, and the sum of latencies is clients times time whatever
-    /// the ranks do. The default is about four times what one operation takes of a rank at that share: 16 clients keep
-    /// one rank saturated, and two; three serve them nearly without queues.
+    /// the ranks do. The default is four or five times what one operation takes of a rank at that share: 16 clients keep
+    /// one rank saturated, and with enough ranks they hardly wait.
     MultiMds(MultiMdsArgs),
 }
 
