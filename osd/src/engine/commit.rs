@@ -5,7 +5,7 @@
 //! wait, and whoever submitted learns the outcome when it is durable. Outcomes
 //! cross threads once per commit, not once per transaction.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,9 @@ pub enum CommitError {
     /// PG overtakes a lost one, all of the PG are refused until [`GroupCommit::heal`]. Other PGs are not affected.
     #[error("refused, for this copy of the pg is damaged: {0}")]
     Damaged(EngineError),
-    /// Too much waits already; nothing was done. [`GroupCommit::ready`] waits for room.
-    #[error("too many transactions wait for the disk: try again")]
+    /// Too much waited already; nothing was done. [`GroupCommit::ready`] waits for room. Lest a later change of the PG
+    /// overtakes it, none of the PG is taken any more.
+    #[error("too many transactions wait for the disk")]
     Busy,
     /// The group commit was closed; nothing was done.
     #[error("the osd is stopping")]
@@ -101,6 +102,8 @@ struct Queue {
     bytes: usize,
     poisoned: Option<EngineError>,
     damaged: BTreeMap<PgId, EngineError>,
+    /// Of which one was refused for want of room: none that was submitted after it may go first.
+    overrun: BTreeSet<PgId>,
     closed: bool,
     /// No commit will come any more and the engine is let go of.
     ended: bool,
@@ -205,7 +208,7 @@ impl GroupCommit {
         let shared = &self.handle.shared;
         let bytes = transaction.bytes();
         let mut queue = shared.lock();
-        if let Err(refused) = admit(&queue, &shared.limits, transaction.pg) {
+        if let Err(refused) = admit(&mut queue, &shared.limits, transaction.pg) {
             drop(queue);
             drop(done.send(Err(refused)));
             return;
@@ -266,6 +269,12 @@ impl GroupCommit {
         self.handle.shared.lock().poisoned.clone()
     }
 
+    /// Whether [`ready`](Self::ready) would wait.
+    pub fn is_over_its_bounds(&self) -> bool {
+        let (queue, limits) = (self.handle.shared.lock(), &self.handle.shared.limits);
+        queue.waiting.len() >= limits.queue_transactions || queue.bytes >= limits.queue_bytes
+    }
+
     /// Transactions and bytes that wait for the next commit.
     pub fn waiting(&self) -> (usize, usize) {
         let queue = self.handle.shared.lock();
@@ -307,14 +316,17 @@ fn refuse(queue: &Queue) -> Result<(), CommitError> {
     if queue.closed { Err(CommitError::Closed) } else { Ok(()) }
 }
 
-fn admit(queue: &Queue, limits: &Limits, pg: PgId) -> Result<(), CommitError> {
+fn admit(queue: &mut Queue, limits: &Limits, pg: PgId) -> Result<(), CommitError> {
     refuse(queue)?;
     if let Some(error) = queue.damaged.get(&pg) {
         return Err(CommitError::Damaged(error.clone()));
     }
     let full = queue.waiting.len() >= limits.queue_transactions.saturating_mul(OVERCOMMIT)
         || queue.bytes >= limits.queue_bytes.saturating_mul(OVERCOMMIT);
-    if full { Err(CommitError::Busy) } else { Ok(()) }
+    if full {
+        queue.overrun.insert(pg);
+    }
+    if queue.overrun.contains(&pg) { Err(CommitError::Busy) } else { Ok(()) }
 }
 
 /// Resolves when a submitted transaction is durable, or to why it is not.

@@ -393,7 +393,8 @@ impl Task {
 
     async fn submit(&mut self, changes: Vec<Change>, number: usize) {
         let bytes: usize = changes.iter().map(change_bytes).sum();
-        if bytes >= LARGE || number.is_multiple_of(TURN) {
+        let commits = &self.osd.commits;
+        if bytes >= LARGE || number.is_multiple_of(TURN) || commits.is_over_its_bounds() {
             // An error shows again when the transaction is submitted.
             let _ = self.osd.commits.ready().await;
         }

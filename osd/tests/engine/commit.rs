@@ -204,6 +204,13 @@ async fn a_full_queue_holds_back_and_then_refuses() {
     timeout(DEADLINE, first).await.unwrap().unwrap();
     assert!(timeout(DEADLINE, join_all(waiting)).await.unwrap().iter().all(Result::is_ok));
     assert_eq!(gate.sizes(), [1, 3, 3, 2], "a batch is bounded");
+    // R25: what was refused leaves no gap. Other groups go on.
+    assert!(!commit.is_over_its_bounds());
+    assert_eq!(timeout(DEADLINE, commit.submit(numbered(10))).await.unwrap(), Err(CommitError::Busy));
+    let mut other = numbered(11);
+    other.pg.index += 1;
+    gate.allow(1);
+    assert_eq!(timeout(DEADLINE, commit.submit(other)).await.unwrap(), Ok(()));
 }
 
 #[tokio::test]

@@ -2,14 +2,20 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pando_osd::engine::{self, Change, Directory, Engine, EngineKind, EngineOptions, ObjectKey, Transaction};
+use pando_osd::engine::{
+    self, Change, Directory, DirectoryError, Engine, EngineError, EngineKind, EngineOptions, ObjectKey, Transaction,
+};
 use pando_proto::{Ino, PgId, PoolId};
 use tempfile::TempDir;
 
 pub const PG: PgId = PgId { pool: PoolId(2), index: 5 };
 pub const OTHER_PG: PgId = PgId { pool: PoolId(1), index: u32::MAX };
+
+/// For others to let go of a directory.
+const DEADLINE: Duration = Duration::from_secs(20);
 
 pub struct Store {
     kind: EngineKind,
@@ -30,7 +36,16 @@ impl Store {
             return;
         }
         self.close();
-        self.open = Some(engine::open(self.kind, self.dir.path(), &options()).unwrap());
+        let began = Instant::now();
+        self.open = loop {
+            match engine::open(self.kind, self.dir.path(), &options()) {
+                // A process that another test starts at this moment holds what was open here until its program runs.
+                Err(EngineError::Directory(DirectoryError::Locked { .. })) if began.elapsed() < DEADLINE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                opened => break Some(opened.unwrap()),
+            }
+        };
     }
 
     pub fn close(&mut self) {

@@ -109,10 +109,33 @@ impl Pg {
         let Some(primary) = self.primary() else { return };
         primary.stage = Stage::Active;
         let tail = primary.decided;
+        if self.has_too_few_members() {
+            self.refuse_waiting(tail);
+        }
         self.decide(tail);
         self.forget_ended_sessions();
         self.run_held();
         self.reconcile();
+    }
+
+    /// R26, I1: a write that was under way when members were lost is on all that are left, and these are too few to
+    /// acknowledge it. Whoever repeats it is told so once there are enough.
+    fn refuse_waiting(&mut self, tail: u64) {
+        let error = self.too_few_members();
+        let Some(primary) = self.primary() else { return };
+        let mut refused = Vec::new();
+        for (_, waiters) in primary.waiting.range_mut(..=tail) {
+            waiters.retain(|waiter| match waiter {
+                Waiter::Reply(token, _) => {
+                    refused.push(*token);
+                    false
+                }
+                Waiter::Read(_) => true,
+            });
+        }
+        for token in refused {
+            self.reply(token, Err(error.clone()));
+        }
     }
 
     /// A member has promised a higher configuration than this primary's.

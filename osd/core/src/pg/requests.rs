@@ -73,15 +73,23 @@ impl Pg {
         }
     }
 
+    pub(super) fn has_too_few_members(&self) -> bool {
+        self.configuration.members.len() < self.configuration.min_size
+    }
+
+    pub(super) fn too_few_members(&self) -> Error {
+        let message = format!(
+            "placement group {} has {} of the {} members that writes need: wait for an OSD to come back",
+            self.id,
+            self.configuration.members.len(),
+            self.configuration.min_size
+        );
+        Error::new(Reason::Unavailable, message)
+    }
+
     fn run(&mut self, token: Token, request: Request) {
-        if !matches!(request, Request::Read(_)) && self.configuration.members.len() < self.configuration.min_size {
-            let message = format!(
-                "placement group {} has {} of the {} members that writes need: wait for an OSD to come back",
-                self.id,
-                self.configuration.members.len(),
-                self.configuration.min_size
-            );
-            return self.reply(token, Err(Error::new(Reason::Unavailable, message)));
+        if !matches!(request, Request::Read(_)) && self.has_too_few_members() {
+            return self.reply(token, Err(self.too_few_members()));
         }
         match request {
             Request::Commit(batch) => self.run_batch(token, batch),

@@ -53,6 +53,32 @@ fn r25_a_write_under_way_at_a_change_is_answered_when_the_new_members_hold_it() 
 }
 
 #[test]
+fn r26_a_write_under_way_is_not_acknowledged_by_fewer_than_min_size() {
+    let mut pg = pair();
+    pg.request(1, Request::Commit(batch(1, b"a")));
+    pg.take_actions();
+    pg.committed(1);
+    // The other member, which may not have it, is down.
+    pg.configure(configuration(2, &[0], &[], 2));
+    assert_eq!(pg.take_actions(), [with(Vec::new(), stored(2, 1, 1))]);
+    pg.committed(1);
+    let actions = pg.take_actions();
+    let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(error.reason, Reason::Unavailable, "I1: {error}");
+    // It is back, and has all: the repeated one is told.
+    pg.configure(configuration(3, &[0, 1], &[], 2));
+    let actions = pg.take_actions();
+    let [_, Action::Send(OsdId(1), Message { config: 3, body: Body::Probe { ticket } })] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    pg.committed(1);
+    let body = told(*ticket, Position { config: 1, seq: 1 }, false);
+    pg.message(OsdId(1), Message { config: 3, body });
+    pg.request(2, Request::Commit(batch(1, b"a")));
+    assert_eq!(pg.take_actions(), [Action::Reply(2, Ok(Reply::Committed { fence_epoch: 1 }))]);
+}
+
+#[test]
 fn a_superseded_primary_stops_at_once() {
     let mut pg = pair();
     pg.request(1, Request::Commit(batch(1, b"a")));
