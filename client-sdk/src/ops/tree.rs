@@ -67,6 +67,9 @@ impl Client {
                     }
                     Err(error) => return Err(error),
                 }
+            } else if attempt >= ATTEMPTS {
+                // Somebody goes on making directories.
+                return Err(Error::posix(Errno::ENOTEMPTY).at(dir.as_os_str().as_encoded_bytes()));
             } else {
                 stack.push((dir, attempt + 1));
                 stack.extend(below.into_iter().map(|dir| (dir, 0)));

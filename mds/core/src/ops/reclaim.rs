@@ -6,7 +6,7 @@ use pando_proto::{ClientId, Errno, Ino, SubtreeId};
 use super::flag;
 use super::open::check_room;
 use crate::handles::{Handle, HandleChange};
-use crate::inode::is_symlink;
+use crate::inode::{is_file, is_symlink};
 use crate::stop::{Step, Stop, invalid};
 use crate::view::View;
 
@@ -61,7 +61,8 @@ fn reclaim(view: &mut View<'_>, client: ClientId, reclaimed: &ReclaimedHandle) -
         Err(stop) => return Err(stop),
     }
     let Some(inode) = view.try_inode(ino)? else { return Ok(Found::Lost) };
-    if is_symlink(&inode) {
+    // Nobody opens a symlink, nor a directory to write it.
+    if is_symlink(&inode) || reclaimed.flags & flag::WRITE != 0 && !is_file(&inode) {
         return Ok(Found::Lost);
     }
     // What it was granted before the restart is not known: it may still have a size to report.

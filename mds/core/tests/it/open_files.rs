@@ -179,3 +179,15 @@ fn handles_are_limited() {
     rig.ok(close(2));
     rig.open("f", 4, R);
 }
+
+#[test]
+fn a_directory_is_not_reclaimed_for_writing() {
+    let mut rig = Rig::new(config());
+    rig.ok(mkdir("d"));
+    let ino = rig.stat("d").ino;
+    let handles = vec![ReclaimedHandle { handle: 1, ino, flags: R | W }, ReclaimedHandle { handle: 2, ino, flags: R }];
+    let Reply::Reclaim(reply) = rig.ok(Op::Reclaim(ReclaimRequest { handles })) else { panic!("wrong reply") };
+    assert_eq!(reply.lost, [1]);
+    let write = WriteRequest { handle: 1, ino, data: "x".into(), ..Default::default() };
+    assert_eq!(rig.errno(Op::Write(write)), Errno::EBADF);
+}
