@@ -45,10 +45,11 @@ impl Client {
         if found.is_dir() { Ok(()) } else { Err(error) }
     }
 
-    /// Removes a directory with all below it; symlinks are removed, never followed. What
-    /// vanishes meanwhile is no error.
+    /// Removes a directory with all below it; symlinks that are found are removed, not followed. What vanishes meanwhile
+    /// is no error. It goes by paths: in a tree where somebody else may rename, a directory that is replaced by a symlink
+    /// after it was seen is not told from it.
     ///
-    /// Errors: ENOENT, ENOTDIR, EACCES; then a part is left.
+    /// Errors: ENOENT, ENOTDIR, EACCES, ENOTEMPTY where others go on filling it; then a part is left.
     pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let found = self.symlink_metadata(path).await?;
