@@ -298,27 +298,20 @@ impl Owner {
         // What ends again and again asks the mons for less and less.
         let pause = self.pause;
         self.pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = self.superseded(own) => return,
-            () = self.common.shared.shutdown.stopped() => return,
-        }
-        let renewed = self.common.parts.outside.mons.renew(own.subtree, own.epoch);
-        let renewed = tokio::select! {
-            renewed = renewed => renewed,
-            () = self.superseded(own) => return,
-            () = self.common.shared.shutdown.stopped() => return,
-        };
-        let wait = match renewed {
-            Ok(_) => MAP_WAIT,
-            Err(error) => {
-                tracing::warn!(subtree = %own.subtree, %error, "the mons do not begin its next epoch; tried again");
-                RETRY
-            }
+        let renewing = async {
+            tokio::time::sleep(pause).await;
+            let wait = match self.common.parts.outside.mons.renew(own.subtree, own.epoch).await {
+                Ok(_) => MAP_WAIT,
+                Err(error) => {
+                    tracing::warn!(subtree = %own.subtree, %error, "the mons do not begin its next epoch; tried again");
+                    RETRY
+                }
+            };
+            tokio::time::sleep(wait).await;
         };
         tokio::select! {
+            () = renewing => {}
             () = self.superseded(own) => {}
-            () = tokio::time::sleep(wait) => {}
             () = self.common.shared.shutdown.stopped() => {}
         }
     }
