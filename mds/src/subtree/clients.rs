@@ -163,6 +163,13 @@ impl Subtree {
             self.fail(job, stale_session());
             return None;
         }
+        // R9: its caller was told that it may or may not have happened, and to look. What it then sees has to stay so.
+        let waited = job.tracked || job.perhaps_copy;
+        if waited && self.dedup.is_given_up(job.client, job.request, self.interest.lowest(job.client)) {
+            self.drop_job(&job);
+            self.dedup.finished(job.client, job.request);
+            return None;
+        }
         if !job.perhaps_copy || job.tracked {
             return self.by_a_way_that_stands(job);
         }
@@ -200,8 +207,7 @@ impl Subtree {
         let merged = job.asked != self.own.subtree.0;
         let stale = |way: u64| way != 0 && (merged || way != route);
         if stale(job.ways[0]) || ((merged || second_is_here) && stale(job.ways[1])) {
-            let message = "the way to this subtree has changed: resolve the path from the root again";
-            self.fail(job, Error::new(Reason::StaleRoute, message));
+            self.fail(job, stale_route());
             return None;
         }
         Some(job)
@@ -339,8 +345,12 @@ impl Subtree {
     }
 }
 
+pub(super) fn stale_route() -> Error {
+    Error::new(Reason::StaleRoute, "the way to this subtree has changed: resolve the path from the root again")
+}
+
 /// Where the second target of an operation begins.
-fn second_base(operation: &Operation) -> u64 {
+pub(super) fn second_base(operation: &Operation) -> u64 {
     let target = match &operation.op {
         Some(Op::Rename(request)) => request.to.as_ref(),
         Some(Op::Link(request)) => request.link.as_ref(),

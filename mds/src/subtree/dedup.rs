@@ -58,7 +58,7 @@ impl Table {
         for (request, entry) in below {
             match entry {
                 Entry::Completed(_, reference) => forgotten.extend(reference),
-                // Confirmed before it was answered: its client has given it up. Let it end.
+                // Confirmed before it was answered: its client has given it up. What has begun of it ends.
                 running @ Entry::Running(_) => drop(self.entries.insert(request, running)),
             }
         }
@@ -138,6 +138,11 @@ impl Dedup {
                 Verdict::Run
             }
         }
+    }
+
+    /// Whether its client waits for no answer to it any more. `lowest` is what the whole rank knows.
+    pub fn is_given_up(&self, client: ClientId, request: u64, lowest: u64) -> bool {
+        request < lowest.max(self.tables.get(&client).map_or(0, |table| table.lowest))
     }
 
     /// The request could not be answered at once.

@@ -64,6 +64,7 @@ pub struct FakeRecords {
     commits: Rc<watch::Sender<usize>>,
     gets: Rc<watch::Sender<usize>>,
     read_delay: Duration,
+    reads_wait: Rc<watch::Sender<bool>>,
 }
 
 impl Default for FakeRecords {
@@ -75,6 +76,7 @@ impl Default for FakeRecords {
             commits: Rc::new(watch::channel(0).0),
             gets: Rc::new(watch::channel(0).0),
             read_delay: Duration::ZERO,
+            reads_wait: Rc::new(watch::channel(false).0),
         }
     }
 }
@@ -87,6 +89,16 @@ impl FakeRecords {
     pub fn with_read_delay(mut self, delay: Duration) -> Self {
         self.read_delay = delay;
         self
+    }
+
+    /// Reads wait for the test.
+    pub fn hold_reads(&self, held: bool) {
+        self.reads_wait.send_replace(held);
+    }
+
+    async fn may_read(&self) {
+        tokio::time::sleep(self.read_delay).await;
+        self.reads_wait.subscribe().wait_for(|held| !held).await.expect("never closed");
     }
 
     /// Refuses the next commit with this error.
@@ -214,7 +226,7 @@ impl Records for FakeRecords {
         let this = self.clone();
         Box::pin(async move {
             this.gets.send_modify(|gets| *gets += 1);
-            tokio::time::sleep(this.read_delay).await;
+            this.may_read().await;
             let store = this.store.borrow();
             Ok(keys.into_iter().map(|key| store.records.get(&(shard, key)).cloned()).collect())
         })
@@ -223,7 +235,7 @@ impl Records for FakeRecords {
     fn scan(&self, shard: ShardId, start: Bytes, end: Bytes, limit: u32) -> Io<Page> {
         let this = self.clone();
         Box::pin(async move {
-            tokio::time::sleep(this.read_delay).await;
+            this.may_read().await;
             let store = this.store.borrow();
             let inside = |key: &Bytes| end.is_empty() || *key < end;
             let from = store.records.range((shard, start)..);
@@ -458,6 +470,8 @@ pub struct Takers {
     allowed: Rc<watch::Sender<Option<usize>>>,
     /// Numbers of the frames that came, and whether they were the last.
     pub frames: Rc<RefCell<Vec<(u64, bool)>>>,
+    /// What they were asked to prepare.
+    pub asked: Rc<RefCell<Vec<PrepareRequest>>>,
 }
 
 impl Takers {
@@ -502,7 +516,8 @@ impl Peers for Takers {
         alone()
     }
 
-    fn prepare(&self, _: String, _: PrepareRequest) -> Io<PrepareResponse> {
+    fn prepare(&self, _: String, request: PrepareRequest) -> Io<PrepareResponse> {
+        self.asked.borrow_mut().push(request);
         alone()
     }
 }

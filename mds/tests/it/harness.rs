@@ -150,6 +150,8 @@ pub struct Client {
     others: Vec<Down>,
     /// Of the root subtree, in the map of when the stream was opened.
     subtree_epoch: u64,
+    /// By which way it comes to second targets (R16).
+    pub second_route: u64,
 }
 
 impl Client {
@@ -165,7 +167,8 @@ impl Client {
         // Numbers go on rising when a session comes back to the rank's next process.
         let next = welcome.incarnation * 10_000;
         let subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
-        Ok(Self { up, down, welcome, next, lowest: 0, ready: BTreeMap::new(), others: Vec::new(), subtree_epoch })
+        let (ready, others) = (BTreeMap::new(), Vec::new());
+        Ok(Self { up, down, welcome, next, lowest: 0, ready, others, subtree_epoch, second_route: 0 })
     }
 
     /// Knows the rank's map from now on.
@@ -304,6 +307,7 @@ impl Client {
             subtree_epoch: self.subtree_epoch,
             retry,
             operation: Some(Operation { op: Some(op) }),
+            second_route: self.second_route,
             ..Default::default()
         }
     }

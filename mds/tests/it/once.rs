@@ -1,7 +1,5 @@
 //! Exactly once (R9, R10, I4).
 
-use std::time::Duration;
-
 use pando_cluster_map::RankInfo;
 use pando_mds_core::records::Key;
 use pando_proto::ids::ROOT_SUBTREE;
@@ -196,15 +194,46 @@ fn what_waits_of_an_evicted_session_is_not_run() {
         let mut client = rank.connect(1).await;
         client.call(mkdir("dir")).await.unwrap();
         rank.stop().await;
-        let world = World { records: world.records.with_read_delay(Duration::from_millis(100)), ..world };
         let rank = TestRank::start(&world, 2, CACHE).await;
         let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
         client.call(stat("absent")).await.unwrap_err();
+        world.records.hold_reads(true);
         let parked = client.send(vec![create_new("dir/file")]).await[0];
         assert!(client.is_unanswered(parked).await, "it waits for records");
         rank.change_map(|map| drop(map.sessions.remove(&ClientId(1))));
+        world.records.hold_reads(false);
         assert_eq!(result(client.reply(parked).await).unwrap_err().reason, Reason::StaleSession, "R9");
         assert_eq!(other.call(stat("dir/file")).await.unwrap_err().errno, Errno::ENOENT);
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r9_what_waits_and_was_given_up_is_not_run() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        rank.connect(1).await.call(mkdir("dir")).await.unwrap();
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        let (mut client, mut other) = (rank.connect(1).await, rank.connect(2).await);
+        client.call(stat("absent")).await.unwrap_err();
+        world.records.hold_reads(true);
+        let ids = client.send(vec![create_new("dir/file"), create_new("dir/other")]).await;
+        assert!(client.is_unanswered(ids[1]).await, "both wait for records");
+        // Its caller was told to look before it repeats it, and looks.
+        client.lowest = ids[1];
+        let looks = client.send(vec![stat("")]).await[0];
+        assert!(result(client.reply(looks).await).is_ok());
+        world.records.hold_reads(false);
+        assert!(result(client.reply(ids[1]).await).is_ok());
+        assert_eq!(other.call(stat("dir/file")).await.unwrap_err().errno, Errno::ENOENT, "R9: never run");
+        client.repeat(ids[0], create_new("dir/file")).await;
+        assert_eq!(
+            result(client.reply(ids[0]).await).unwrap_err().reason,
+            Reason::StaleSession,
+            "nothing is left of it"
+        );
         rank.stop().await;
     });
 }

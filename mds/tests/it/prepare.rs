@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use pando_cluster_map::{ClusterMap, Decision, Subtree, Transaction, TransactionId};
 use pando_proto::ids::ROOT_SUBTREE;
+use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::prepare_response::Answer;
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
-use pando_proto::mds::{LinkChange, NameComes, PrepareRequest, TransactionRecord};
+use pando_proto::mds::{
+    LinkChange, NameComes, PrepareRequest, RenameRequest, SymlinkRequest, Target, TransactionRecord,
+};
 use pando_proto::{Epoch, Error, Ino, Rank, Reason, SubtreeId};
 
 use crate::harness::*;
+use crate::merges::split;
 
 const CACHE: u64 = 64 << 20;
 const OTHER: SubtreeId = SubtreeId(2);
@@ -188,6 +192,69 @@ fn r18_who_is_superseded_does_not_say_that_transactions_have_ended() {
     });
 }
 
+fn comes(name: &'static str) -> NameComes {
+    NameComes { dir: Ino::ROOT.0, name: name.into(), ino: 4711, kind: 1, ..NameComes::default() }
+}
+
+#[test]
+fn r16_the_way_to_the_other_name_is_judged_where_it_leads() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        rank.connect(1).await.call(write_file("f", b"f")).await.unwrap();
+        rank.change_map(|map| map.subtrees.get_mut(&ROOT_SUBTREE).unwrap().route = 5);
+        let by = |number, route, dir| {
+            let mut request = PrepareRequest { route, ..linked(number, 4711) };
+            let record = request.record.as_mut().unwrap();
+            record.links.clear();
+            record.comes = Some(NameComes { dir, ..comes("new") });
+            request
+        };
+        let root = Ino::ROOT.0;
+        for (route, dir) in [(4, root), (6, root), (5, 4712)] {
+            let error = refused(&rank, by(1, route, dir)).await;
+            assert_eq!(error.reason, Reason::StaleRoute, "{route} {dir}");
+        }
+        for (number, route) in [(2, 5), (3, 0)] {
+            assert_eq!(ask(&rank, by(number, route, root)).await.unwrap(), Answer::PreparedEpoch(1), "{route}");
+            decide(&rank, number, Decision::Aborted);
+            while ask(&rank, by(number, route, root)).await.is_ok_and(|answer| answer != Answer::Busy(true)) {
+                tokio::task::yield_now().await;
+            }
+        }
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r16_who_coordinates_says_by_which_way_its_client_came() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let symlink = SymlinkRequest { caller: root(), target: at("f"), link_target: "there".into() };
+        client.call(Op::Symlink(symlink)).await.unwrap();
+        client.call(mkdir("dir")).await.unwrap();
+        let (dir, _) = attr(client.call(stat("dir")).await.unwrap());
+        rank.change_map(|map| split(map, Ino(dir)));
+        client.second_route = 7;
+        let rename = |base, path: &str| {
+            let to = Some(Target { base, path: path.to_owned().into() });
+            Op::Rename(RenameRequest { caller: root(), from: at("f"), to, mode: 0 })
+        };
+        while !matches!(client.call(stat("dir/new")).await, Ok(Reply::Redirect(_))) {
+            tokio::task::yield_now().await;
+        }
+        let told = client.call(rename(dir, "new")).await;
+        assert!(told.is_err(), "there is no other rank: {told:?}");
+        assert_eq!(world.peers.asked.borrow_mut().pop().map(|request| request.route), Some(7));
+        // The door of the other subtree was found here: that is no way of the client's.
+        let _ = client.call(rename(Ino::ROOT.0, "dir/new")).await;
+        assert!(world.peers.asked.borrow().iter().all(|request| request.route == 0));
+        rank.stop().await;
+    });
+}
+
 #[test]
 fn requests_that_make_no_sense_change_nothing() {
     run(async {
@@ -201,13 +268,6 @@ fn requests_that_make_no_sense_change_nothing() {
             let mut request = good.clone();
             request.record.as_mut().map(change).unwrap();
             request
-        };
-        let comes = |name: &'static str| NameComes {
-            dir: Ino::ROOT.0,
-            name: name.into(),
-            ino: 4711,
-            kind: 1,
-            ..NameComes::default()
         };
         let nonsense = [
             PrepareRequest { record: None, ..good.clone() },

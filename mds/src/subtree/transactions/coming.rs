@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::parting::{hand_over, part};
 use super::{MAX_OPEN, Open, Role, Step, asking, holders_of, id_of};
+use crate::subtree::clients::stale_route;
 use crate::subtree::commit::Then;
 use crate::subtree::job::{Job, To, Work};
 use crate::subtree::reply::crossings_to_proto;
@@ -45,6 +46,8 @@ pub(crate) struct Asked {
     coming: Coming,
     holders: Holders,
     probe: bool,
+    /// The version of the way by which the client came here (R16); 0: it did not come by one.
+    route: u64,
     /// This subtree coordinates, and has been found to be the home of one of the inodes as well.
     own: bool,
 }
@@ -105,7 +108,7 @@ impl Asked {
             ..TransactionRecord::default()
         };
         let holders = holders_of(request.handles, (request.append_end, request.appends_known));
-        Ok(Self { record, coming, holders, probe: request.probe, own: coordinates })
+        Ok(Self { record, coming, holders, probe: request.probe, route: request.route, own: coordinates })
     }
 
     /// It belongs to what is open here already, and is to be answered whatever else is to happen.
@@ -211,6 +214,12 @@ impl Subtree {
             self.asked_twice(job, id);
             return None;
         }
+        if self.came_by_an_old_way(asked) {
+            // An answer: as an error it would be one that is asked again here.
+            let status = self.signed(stale_route()).to_rpc_status();
+            self.tell_asker(job, answer(prepare_response::Answer::Refused(status)));
+            return None;
+        }
         let context = self.context_of_shell();
         match self.namespace.welcome(&asked.coming, &context) {
             Welcome::Missing(fetches) => return Some((job, Outcome::Missing(fetches))),
@@ -242,6 +251,14 @@ impl Subtree {
             Welcome::Ready(ready) => return self.ready(job, *ready),
         }
         None
+    }
+
+    /// R16: the coordinator cannot tell. Its map may be older than the one in which the way here was changed, for which
+    /// only those were waited for whose way it was. The way to what was merged into this subtree is no way to this one.
+    fn came_by_an_old_way(&self, asked: &Asked) -> bool {
+        let root = asked.coming.comes.as_ref().is_some_and(|comes| comes.dir == self.own.root.0);
+        let route = self.map.subtrees.get(&self.own.subtree).map_or(0, |subtree| subtree.route);
+        asked.route != 0 && (!root || asked.route != route)
     }
 
     /// Another copy of the request ran while this one waited. That one's locks are not those of others.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pando_cluster_map::TransactionId;
 use pando_mds_core::api::{self, BatchId, Fetch, Reads};
-use pando_mds_core::transaction::{Across, Checked, Directory, Holders, How, Refusal};
+use pando_mds_core::transaction::{Across, Checked, Directory, Holders, How, Refusal, There};
 use pando_mon_client::MapWatch;
 use pando_proto::mds::{
     Coming, Crossing, FileKind, Gift, HandOver, NameComes, OperationResult, PrepareRequest, Reparenting, Target,
@@ -18,8 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::asking::{Answer, Asked, Asking, Prepared};
 use super::{MAX_OPEN, MAX_TRIES, Open, Role, Step, completed_of, holders_of, id_of};
 use crate::owner::Control;
+use crate::subtree::clients::second_base;
 use crate::subtree::commit::Then;
-use crate::subtree::job::Job;
+use crate::subtree::job::{Job, Work};
 use crate::subtree::turn::overloaded;
 use crate::subtree::{Event, Subtree};
 
@@ -84,7 +85,7 @@ impl Subtree {
     /// anew from the client.
     fn probe(&mut self, job: Job, across: &Across, reads: Reads) {
         let record = self.new_record(Some(&job), across);
-        let mut asking = self.asking(across, &record, &Holders::default());
+        let mut asking = self.asking(Some(&job), across, &record, &Holders::default());
         asking.roots.clear();
         asking.wanted.clear();
         if let Some(request) = &mut asking.request {
@@ -151,7 +152,7 @@ impl Subtree {
     }
 
     /// Whom to ask what. What happens here is none of the others' business.
-    fn asking(&self, across: &Across, record: &TransactionRecord, holders: &Holders) -> Asking {
+    fn asking(&self, job: Option<&Job>, across: &Across, record: &TransactionRecord, holders: &Holders) -> Asking {
         let bare = TransactionRecord {
             coordinator: record.coordinator,
             participants: record.participants.clone(),
@@ -167,7 +168,8 @@ impl Subtree {
             peers: Rc::clone(&self.outside.peers),
             maps: self.maps.clone(),
             roots: across.roots.iter().map(|root| SubtreeId(root.child)).collect(),
-            request: request(across, &bare, holders),
+            request: request(across, &bare, holders)
+                .map(|request| PrepareRequest { route: job.map_or(0, |job| way_there(job, across)), ..request }),
             wanted: across.wanted.iter().map(|wanted| (wanted.subtree, wanted.change.clone())).collect(),
             bare,
         }
@@ -205,10 +207,10 @@ impl Subtree {
 
     fn ask(&mut self, id: TransactionId) {
         let Some(open) = self.transactions.open.get(&id) else { return };
-        let Role::Coordinator { across, .. } = &open.role else { return };
+        let Role::Coordinator { job, across, .. } = &open.role else { return };
         let given = across.goes.iter().find(|goes| goes.gives);
         let holders = given.map(|goes| self.namespace.holders(Ino(goes.ino))).unwrap_or_default();
-        let asking = self.asking(across, &open.record, &holders);
+        let asking = self.asking(job.as_ref(), across, &open.record, &holders);
         self.spawn(async move { Event::Transaction(id, Step::Asked(Box::new(asking.ask().await))) });
     }
 
@@ -320,6 +322,14 @@ fn join(participants: &mut Vec<u64>, more: impl Iterator<Item = SubtreeId>) {
             participants.push(subtree.0);
         }
     }
+}
+
+/// R16: the version of the way by which the client came to the other name, if it begins at the root of its subtree. What
+/// is not of the client's own choosing comes by no way.
+fn way_there(job: &Job, across: &Across) -> u64 {
+    let Work::Operation(operation) = &job.work else { return 0 };
+    let came = |there: &&There| there.how != How::Adopt && there.comes.dir == second_base(operation);
+    across.there.as_ref().filter(came).map_or(0, |_| job.ways[1])
 }
 
 /// What the subtree of the other name is asked.
