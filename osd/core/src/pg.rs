@@ -8,17 +8,21 @@
 //! | `replicate` | the log at the primary: submitting, acknowledging, deciding |
 //! | `peers` | the primary's view of the others: probing, resending |
 //! | `lead` | in peering: which member's content counts, catching up by log, making way |
+//! | `load` | state that the primary reads from its engine: fences, headers, windows |
+//! | `unreadable` | own content that the primary cannot read: trying again, making way |
 //! | `sync` | bringing another copy to the primary's content, range by range |
 //! | `member` | a copy that follows a primary |
 
 mod configure;
 mod forget;
 mod lead;
+mod load;
 mod member;
 mod peers;
 mod replicate;
 mod requests;
 mod sync;
+mod unreadable;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -37,6 +41,7 @@ use crate::{ObjectHeader, ObjectKey};
 
 use member::Member;
 use peers::Peer;
+use unreadable::Reading;
 
 /// Writes that may wait for members at once; more wait their turn.
 const MAX_IN_FLIGHT: u64 = 4096;
@@ -99,9 +104,9 @@ struct Primary {
     /// Requests that wait for their turn, oldest first.
     held: VecDeque<(Token, Request)>,
     /// Requests that wait for state.
-    loading: FxHashMap<Load, (u64, Vec<(Token, Request)>)>,
-    /// Ticket of the load of sessions that counts.
-    loading_sessions: u64,
+    loading: FxHashMap<Load, (Reading, Vec<(Token, Request)>)>,
+    /// The load of sessions.
+    sessions: Reading,
     /// Reads not answered yet.
     reads: BTreeMap<Token, Read>,
     /// Those of them that are being evaluated.
@@ -141,6 +146,7 @@ struct Read {
     dirty: bool,
     /// Keeps writes out.
     barrier: bool,
+    reading: Reading,
 }
 
 /// What to do when the oldest commit is durable.
@@ -177,6 +183,9 @@ pub struct Pg {
     full: bool,
     damage: Damage,
     damaged_in: u64,
+    /// Made way for what it could read and not understand. If that comes again after all was replaced, the others hold
+    /// the same, and to make way once more is of no use.
+    senseless: bool,
     next_ticket: u64,
     actions: Vec<Action>,
 }
@@ -232,6 +241,7 @@ impl Pg {
             full: false,
             damage: Damage::None,
             damaged_in: 0,
+            senseless: false,
             next_ticket: 1,
             actions: Vec::new(),
         }
@@ -374,7 +384,7 @@ impl Primary {
             waiting: BTreeMap::new(),
             held: VecDeque::new(),
             loading: FxHashMap::default(),
-            loading_sessions: 0,
+            sessions: Reading::default(),
             reads: BTreeMap::new(),
             executing: Vec::new(),
             barriers: 0,

@@ -2,10 +2,12 @@
 //! damaged, and all others go on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use pando_osd_core::{Concerned, Pg, Stored, keys};
+use pando_osd_core::{Concerned, Pg, Position, Stored, keys};
 use pando_proto::{Error, PgId, Reason};
 
+use super::MapView;
 use super::fetch::engine_error;
 use super::task::Task;
 use crate::engine::{CommitError, EngineError};
@@ -13,10 +15,43 @@ use crate::pgs::Osd;
 
 /// So many repairs in a row that end with new damage: then the disk is not to be trusted.
 const MAX_DAMAGES: u32 = 5;
+/// How often a copy's position is read, should the engine fail, and how long it waits in between.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A copy with what is durable of it. If it cannot tell what that is, it is damaged up to the configuration in which
+/// this OSD registered: what it has promised before counts no more by then (R25), and other copies of the OSD go on.
+pub(super) async fn copy(osd: &Osd, id: PgId, view: &MapView) -> Result<Pg, Error> {
+    match stored(osd, id).await {
+        Ok(stored) => Ok(Pg::new(id, osd.me, stored, osd.header_cache)),
+        Err(error) if error.reason == Reason::Corrupt => {
+            tracing::error!(pg = %id, %error, "this copy does not know its position: others have to replace it");
+            Ok(Pg::damaged(id, osd.me, MIXTURE, osd.header_cache, view.configuration(id).number))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Of a copy that cannot read it.
+const MIXTURE: Stored = Stored {
+    promised: 0,
+    position: Position { config: 0, seq: 0 },
+    incomplete: true,
+    decided: Position { config: 0, seq: 0 },
+};
 
 /// What is durable of a copy.
-pub(super) async fn stored(osd: &Osd, id: PgId) -> Result<Stored, Error> {
-    let stored = osd.reads.run(move |engine| engine.get(id, &keys::POSITION)).await.map_err(engine_error)?;
+async fn stored(osd: &Osd, id: PgId) -> Result<Stored, Error> {
+    let read = async || osd.reads.run(move |engine| engine.get(id, &keys::POSITION)).await.map_err(engine_error);
+    let mut tries = 1;
+    let stored = loop {
+        match read().await {
+            // The disk may recover, and this is no reason to give up all other copies of the OSD.
+            Err(error) if error.reason == Reason::Storage && tries < TRIES => tries += 1,
+            read => break read?,
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
     Stored::decode(stored).ok_or_else(|| {
         let message = format!("placement group {id} has a format that this program does not know: use a newer one");
         Error::new(Reason::NewerFormat, message)
@@ -50,7 +85,10 @@ impl Task {
         // What is under way belongs to the machine that goes.
         self.jobs.clear();
         self.discarding = false;
-        let stored = stored(&self.osd, self.id).await?;
+        let stored = match stored(&self.osd, self.id).await {
+            Err(error) if error.reason == Reason::Corrupt => MIXTURE,
+            stored => stored?,
+        };
         self.osd.commits.heal(self.id);
         let (id, me, headers) = (self.id, self.osd.me, self.osd.header_cache);
         let config = self.pg.status().config;

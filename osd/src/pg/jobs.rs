@@ -112,8 +112,8 @@ impl Task {
         if member == self.osd.me {
             tracing::warn!(
                 %pg, osd = %member,
-                "this copy lacks writes that another member holds: that one becomes primary and repairs this one. If this \
-                 OSD did not just crash, its disk lost data: check the disk, or remove its data directory"
+                "this copy lacks, or cannot read, what another member holds: that one becomes primary and repairs this one. \
+                 If this OSD did not just crash, its disk lost data: check the disk, or remove its data directory"
             );
         } else {
             tracing::warn!(%pg, osd = %member, "this member lacks too much: it joins anew and is brought all content");

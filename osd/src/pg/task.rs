@@ -53,12 +53,12 @@ pub(crate) fn spawn(osd: &Arc<Osd>, id: PgId, view: Arc<MapView>) -> mpsc::Sende
 }
 
 async fn run(osd: Arc<Osd>, id: PgId, view: Arc<MapView>, mut inputs: mpsc::Receiver<Input>) {
-    let stored = match super::damage::stored(&osd, id).await {
-        Ok(stored) => stored,
+    let pg = match super::damage::copy(&osd, id, &view).await {
+        Ok(pg) => pg,
         Err(error) => return osd.fail(error),
     };
     let mut task = Task {
-        pg: Pg::new(id, osd.me, stored, osd.header_cache),
+        pg,
         id,
         osd,
         view: Arc::clone(&view),
@@ -335,7 +335,11 @@ impl Task {
     }
 
     fn fetched(&mut self, token: Token, result: Result<Answer, Error>, lease: bool) {
-        match self.pg.fetched(token) {
+        let verdict = match &result {
+            Err(error) if matches!(error.reason, Reason::Corrupt | Reason::Storage) => self.pg.unreadable(token, error),
+            _ => self.pg.fetched(token),
+        };
+        match verdict {
             Verdict::Drop => {}
             Verdict::Send => {
                 let result = if lease && !self.is_behind() {

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
-use pando_cluster_map::ClusterMap;
 use pando_osd::engine::memory::MemoryEngine;
 use pando_osd::engine::{Engine, EngineError, ObjectHeader, ObjectKey, ScanPage, Transaction, Usage};
-use pando_osd_client::ObjectClient;
 use pando_proto::ids::DATA_POOL;
 use pando_proto::osd::{CommitOutcome, ObjectId, TrimKind};
-use pando_proto::{Ino, OsdId, PgId, Reason, ShardId};
+use pando_proto::{PgId, Reason, ShardId};
 
 use crate::cluster::{Cluster, DEADLINE, batch, bytes};
 
@@ -232,92 +229,4 @@ async fn placement_groups_move_to_a_new_osd_while_they_serve() {
         }
     };
     tokio::time::timeout(DEADLINE, given_up).await.expect("old copies go");
-}
-
-/// Three OSDs that hold an object of several blocks, the engines, its placement group, and the one client of the session.
-async fn three_with_an_object() -> (Cluster, Vec<Arc<MemoryEngine>>, PgId, ObjectClient) {
-    let engines: Vec<_> = (0..3).map(|_| Arc::new(MemoryEngine::new(1 << 30))).collect();
-    let cluster =
-        Cluster::with_engines(engines.iter().map(|engine| Arc::clone(engine) as Arc<dyn Engine>).collect(), 3).await;
-    let objects = cluster.objects();
-    objects.write(object(0), 0, 0, Bytes::from(vec![b'x'; 200_000])).await.unwrap();
-    let pg = cluster.map.current().pg_of_object(DATA_POOL, Ino(9), 0);
-    (cluster, engines, pg, objects)
-}
-
-fn key(index: u64) -> ObjectKey {
-    ObjectKey { ino: Ino(9), index }
-}
-
-fn engine_number(map: &ClusterMap, osd: OsdId) -> usize {
-    map.osds[&osd].uuid[0] as usize - 1
-}
-
-/// Waits until a copy reads as the others do.
-async fn repaired(engine: &MemoryEngine, pg: PgId, expected: &[u8]) {
-    let reading = async {
-        while engine.read(pg, key(0), 0, 1 << 20).ok().as_deref() != Some(expected) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, reading).await.expect("the copy is repaired");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn i10_a_rotten_block_under_a_write_of_a_member_is_repaired_from_the_primary() {
-    let (cluster, engines, pg, objects) = three_with_an_object().await;
-    let map = cluster.map.current();
-    let member = engine_number(&map, map.pgs[&pg].members[1]);
-    assert!(engines[member].corrupt_block(pg, key(0), 0));
-    // Part of the rotten block.
-    let write = objects.write(object(0), 0, 5, bytes("new"));
-    tokio::time::timeout(DEADLINE, write).await.expect("service goes on").unwrap();
-    let mut expected = vec![b'x'; 200_000];
-    expected[5..8].copy_from_slice(b"new");
-    repaired(&engines[member], pg, &expected).await;
-    objects.write(object(0), 0, 0, bytes("and on")).await.unwrap();
-    let after = cluster.placed(3).await;
-    assert!(after.osds.values().all(|osd| osd.up && osd.incarnation == 1), "nobody has died");
-    cluster.assert_members_equal(&after);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn i10_a_primary_with_a_rotten_block_under_a_write_makes_way_and_is_repaired() {
-    let (cluster, engines, pg, objects) = three_with_an_object().await;
-    let map = cluster.map.current();
-    let number = engine_number(&map, map.pgs[&pg].members[0]);
-    assert!(engines[number].corrupt_block(pg, key(0), 0));
-    let write = objects.write(object(0), 0, 5, bytes("new"));
-    tokio::time::timeout(DEADLINE, write).await.expect("another member takes over").unwrap();
-    // All other placement groups, those of this primary too, go on.
-    let records = cluster.records();
-    for shard in 0..4 {
-        records.commit(batch(shard, 1, 1, &[("k", "v")])).await.unwrap();
-    }
-    assert!(cluster.map.current().osds.values().all(|osd| osd.up && osd.incarnation == 1), "nobody has died");
-    let map = cluster.placed(3).await;
-    let mut expected = vec![b'x'; 200_000];
-    expected[5..8].copy_from_slice(b"new");
-    repaired(&engines[number], pg, &expected).await;
-    cluster.assert_members_equal(&map);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn i10_a_write_on_a_rotten_block_of_the_only_copy_is_refused_and_others_are_not() {
-    let engine = Arc::new(MemoryEngine::new(1 << 30));
-    let cluster = Cluster::with_engines(vec![Arc::clone(&engine) as Arc<dyn Engine>], 1).await;
-    let objects = cluster.objects();
-    objects.write(object(0), 0, 0, Bytes::from(vec![b'x'; 200_000])).await.unwrap();
-    let pg = cluster.map.current().pg_of_object(DATA_POOL, Ino(9), 0);
-    assert!(engine.corrupt_block(pg, key(0), 0));
-    for _ in 0..10 {
-        assert_eq!(objects.write(object(0), 0, 5, bytes("new")).await.unwrap_err().reason, Reason::Corrupt);
-    }
-    for index in 1..10 {
-        objects.write(object(index), 0, 0, bytes("data")).await.unwrap();
-    }
-    assert_eq!(objects.read(object(0), 0, 150_000, 1).await.unwrap(), "x");
-    objects.trim(object(0), 1, TrimKind::Delete, 0, 0).await.unwrap();
-    objects.write(object(0), 1, 0, bytes("new")).await.unwrap();
-    assert_eq!(objects.read(object(0), 1, 0, 10).await.unwrap(), "new");
 }

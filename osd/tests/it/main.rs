@@ -7,3 +7,4 @@ mod losses;
 mod objects;
 mod records;
 mod replication;
+mod rot;

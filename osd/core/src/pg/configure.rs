@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pando_proto::Error;
 
 use super::member::Member;
+use super::unreadable::Reading;
 use super::{Damage, Pg, Primary, Role, Stage, Then, Waiter};
 use crate::Body;
 use crate::request::{Action, Configuration, Sessions};
@@ -59,6 +60,10 @@ impl Pg {
             // The others hold all that was acknowledged, as after a crash of this one.
             return if self.configuration.members.len() > 1 { self.make_way() } else { self.broken() };
         }
+        if self.damage != Damage::None {
+            // Nobody has replaced anything.
+            self.senseless = false;
+        }
         self.damage = Damage::None;
         primary.missing = None;
         primary.stage = Stage::Promising;
@@ -97,7 +102,7 @@ impl Pg {
         self.stored.decided = position;
         if primary.windows.is_none() {
             primary.stage = Stage::Loading;
-            primary.loading_sessions = ticket;
+            primary.sessions = Reading::new(ticket);
             self.actions.push(Action::LoadSessions(ticket));
         } else {
             self.serve();

@@ -121,6 +121,7 @@ impl Pg {
             self.send(osd, Body::Probe { ticket });
         }
         self.read_again();
+        self.try_again();
         self.forget_ended_sessions();
         self.walk_on();
     }

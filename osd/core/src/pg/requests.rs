@@ -2,14 +2,13 @@
 
 use pando_proto::{ClientId, Error, Reason, ShardId, SubtreeId};
 
+use super::unreadable::Reading;
 use super::{MAX_HELD, MAX_IN_FLIGHT, MAX_LOG_BYTES, Pg, Primary, Read, Role, Stage, Waiter};
 use crate::fence::{Entry, Fence};
 use crate::message::change_object;
-use crate::request::{Action, Batch, Load, Loaded, Mutation, Reads, Reply, Request, Token, Verdict};
+use crate::request::{Action, Batch, Load, Mutation, Reads, Reply, Request, Token, Verdict};
 use crate::session::{self, Window};
 use crate::{Change, keys, object};
-
-use bytes::Bytes;
 
 /// After so many times overtaken by writes a read keeps them out.
 const PATIENCE: u8 = 3;
@@ -87,7 +86,7 @@ impl Pg {
         Error::new(Reason::Unavailable, message)
     }
 
-    fn run(&mut self, token: Token, request: Request) {
+    pub(super) fn run(&mut self, token: Token, request: Request) {
         if !matches!(request, Request::Read(_)) && self.has_too_few_members() {
             return self.reply(token, Err(self.too_few_members()));
         }
@@ -98,7 +97,9 @@ impl Pg {
             Request::Reap(object) => self.run_reap(object),
             Request::Read(reads) => {
                 let Some(primary) = self.primary() else { return };
-                primary.reads.insert(token, Read { reads, tries: 0, dirty: false, barrier: false });
+                primary
+                    .reads
+                    .insert(token, Read { reads, tries: 0, dirty: false, barrier: false, reading: Reading::default() });
                 self.try_read(token);
             }
         }
@@ -199,86 +200,6 @@ impl Pg {
             primary.waiting.entry(seq).or_default().push(Waiter::Reply(token, reply));
         } else {
             self.reply(token, Ok(reply));
-        }
-    }
-
-    pub(super) fn load(&mut self, load: Load, token: Token, request: Request) {
-        let ticket = self.ticket();
-        let Some(primary) = self.primary() else { return };
-        let (_, waiting) = primary.loading.entry(load).or_insert((ticket, Vec::new()));
-        waiting.push((token, request));
-        if waiting.len() == 1 {
-            self.actions.push(Action::Load { ticket, load });
-        }
-    }
-
-    /// State came from the engine. What was asked for before this copy became primary again is of no use.
-    pub fn loaded(&mut self, ticket: u64, load: Load, result: Result<Loaded, Error>) {
-        let durable = self.durable;
-        let Some(primary) = self.primary() else { return };
-        if primary.loading.get(&load).is_none_or(|(asked, _)| *asked != ticket) {
-            return;
-        }
-        let Some((_, waiting)) = primary.loading.remove(&load) else { return };
-        let installed = result.and_then(|loaded| match (load, loaded) {
-            (Load::Fence(shard, subtree), Loaded::Fence(value)) => {
-                let fence = Fence::decode(value.as_deref()).ok_or_else(|| {
-                    Error::new(Reason::Corrupt, format!("the fence of {subtree} in {shard} has an unknown format"))
-                })?;
-                // R25: what a fence tells must be on all members: one that was loaded is, for it left when it was.
-                let decided = primary.decided;
-                primary.fences.put((shard, subtree), fence, 0, decided);
-                Ok(())
-            }
-            (Load::Header(object), Loaded::Header(header)) => {
-                primary.headers.put(object, header, 0, durable);
-                Ok(())
-            }
-            _ => Err(Error::new(Reason::Internal, "another thing was loaded than was asked for")),
-        });
-        for (token, request) in waiting {
-            match &installed {
-                Ok(()) => self.run_loaded(token, request),
-                Err(error) => self.reply(token, Err(error.clone())),
-            }
-        }
-    }
-
-    fn run_loaded(&mut self, token: Token, request: Request) {
-        // The stage may have changed meanwhile, and writes may be kept out.
-        if self.may_write() && self.status().active {
-            self.run(token, request);
-        } else if let Some(primary) = self.primary() {
-            primary.held.push_back((token, request));
-        }
-    }
-
-    /// The sessions' windows came from the engine.
-    pub fn sessions_loaded(&mut self, ticket: u64, result: Result<Vec<(Bytes, Bytes)>, Error>) {
-        let Some(primary) = self.primary() else { return };
-        if primary.stage != Stage::Loading || primary.loading_sessions != ticket {
-            return;
-        }
-        let windows = result.and_then(|records| {
-            let mut windows = std::collections::BTreeMap::new();
-            for (key, value) in records {
-                let session = keys::parse_session(&key);
-                let (Some(session), Some(window)) = (session, Window::decode(value)) else {
-                    return Err(Error::new(Reason::Corrupt, "the window of a session has an unknown format"));
-                };
-                windows.insert(session, (window, 0));
-            }
-            Ok(windows)
-        });
-        match windows {
-            Ok(windows) => {
-                primary.windows = Some(windows);
-                self.serve();
-            }
-            Err(error) => {
-                primary.stage = Stage::Broken;
-                self.refuse_held(&error);
-            }
         }
     }
 

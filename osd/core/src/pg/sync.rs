@@ -10,6 +10,7 @@
 use pando_proto::OsdId;
 
 use super::peers::State;
+use super::unreadable::Unreadable;
 use super::{Pg, Primary, Role, Stage};
 use crate::message::{Cursor, Page, PageQuery, PageRange};
 use crate::position::Position;
@@ -20,6 +21,8 @@ use crate::{Body, keys};
 const PATIENCE: u8 = 3;
 /// The longest pause, in ticks, until a page that cannot be read is tried again.
 const MAX_PAUSE: u8 = 64;
+/// The pause after which a page that cannot be read still counts as damaged.
+const DAMAGED_PAUSE: u8 = 4;
 /// What a member may have to stage in memory; beyond that it has to become a joiner.
 const MAX_STAGED: usize = 32 << 20;
 
@@ -117,7 +120,7 @@ impl Pg {
                 let found = primary.peers.iter().find(|(_, peer)| reading(&peer.state)).map(|(osd, _)| *osd);
                 match (found, page) {
                     (Some(osd), Some(page)) => self.primary_page(osd, page),
-                    (Some(osd), None) => self.unreadable(osd),
+                    (Some(osd), None) => self.unreadable_for(osd),
                     (None, _) => {}
                 }
             }
@@ -125,16 +128,21 @@ impl Pg {
         }
     }
 
-    /// Own content that another copy needs cannot be read. Perhaps a write replaces it: writes go on meanwhile.
-    fn unreadable(&mut self, osd: OsdId) {
+    /// Own content that another copy needs cannot be read. Perhaps a write replaces it: writes go on meanwhile. If not,
+    /// a member that has it may do better.
+    fn unreadable_for(&mut self, osd: OsdId) {
         let Some(primary) = self.primary() else { return };
         let Some(peer) = primary.peers.get_mut(&osd) else { return };
         let State::Syncing(sync) = &mut peer.state else { return };
         let Step::Reading(_, query) = &sync.step else { return };
+        let damaged = sync.pause >= DAMAGED_PAUSE;
         sync.step = Step::Unreadable(query.clone(), sync.pause);
         sync.pause = (sync.pause * 2).min(MAX_PAUSE);
         sync.barrier = false;
         primary.recount_barriers();
+        if damaged && self.replace_me(Unreadable::Bytes) {
+            return;
+        }
         self.run_held();
     }
 

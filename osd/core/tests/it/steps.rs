@@ -4,6 +4,7 @@ mod catching_up;
 mod configurations;
 mod lost;
 mod serving;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use pando_osd_core::{
     ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Told, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
-use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
+use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
 
 const PG: PgId = PgId { pool: METADATA_POOL, index: 0 };
 const SHARD: ShardId = ShardId(1);

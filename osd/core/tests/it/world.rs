@@ -14,7 +14,7 @@ use pando_osd_core::{
     PageQuery, Pg, Reads, Reply, Request, Sessions, Token, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
-use pando_proto::{ClientId, Epoch, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
+use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
 
 use crate::disk::Disk;
 

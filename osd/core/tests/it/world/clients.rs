@@ -72,7 +72,7 @@ impl World {
         self.act(at);
     }
 
-    pub(super) fn replied(&mut self, at: usize, token: Token, result: Result<Reply, pando_proto::Error>) {
+    pub(super) fn replied(&mut self, at: usize, token: Token, result: Result<Reply, Error>) {
         let Some(open) = self.nodes[at].open.remove(&token) else { return };
         let client = &mut self.clients[open.client];
         match (open.operation, result) {
@@ -94,7 +94,8 @@ impl World {
             }
             (_, Ok(reply)) => panic!("{reply:?} to a read"),
             (_, Err(error)) => {
-                let expected = matches!(error.reason, Reason::NotOwner | Reason::Unavailable);
+                let disk = matches!(error.reason, Reason::Corrupt | Reason::Storage) && self.faults;
+                let expected = disk || matches!(error.reason, Reason::NotOwner | Reason::Unavailable);
                 assert!(expected, "{error:?}: {}", self.describe());
             }
         }

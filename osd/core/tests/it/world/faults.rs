@@ -131,4 +131,33 @@ impl World {
             self.map.joining.push(id(node));
         }
     }
+
+    /// What a read of own content fails with. Not while the others repair a disk that lost something: copies of the same
+    /// thing that go at the same time are more than is promised.
+    pub(super) fn read_error(&mut self) -> Option<Error> {
+        if !self.faults || self.lost || !self.dice.one_in(20) {
+            return None;
+        }
+        let reason = if self.dice.one_in(3) { Reason::Corrupt } else { Reason::Storage };
+        Some(Error::new(reason, "no such luck"))
+    }
+
+    pub(super) fn cannot_read(&mut self, at: usize, job: Job, error: Error) {
+        let node = &mut self.nodes[at];
+        match job {
+            Job::Fetch(token) => {
+                if node.pg.unreadable(token, &error) == Verdict::Send {
+                    node.open.remove(&token);
+                }
+            }
+            Job::Load(ticket, load) => node.pg.loaded(ticket, load, Err(error)),
+            // Of the only copy, it takes another configuration to try this again.
+            Job::Sessions(ticket) => {
+                let error = Error::new(Reason::Storage, error.message);
+                node.pg.sessions_loaded(ticket, Err(error));
+            }
+            Job::Tombstones(ticket, after) => node.pg.tombstones_listed(ticket, Vec::new(), after),
+            Job::Page(ticket, _) => node.pg.page(ticket, None),
+        }
+    }
 }

@@ -47,6 +47,10 @@ impl World {
         }
         let which = self.dice.below(self.nodes[at].jobs.len());
         let job = self.nodes[at].jobs.swap_remove(which);
+        if let Some(error) = self.read_error() {
+            self.cannot_read(at, job, error);
+            return self.act(at);
+        }
         let node = &mut self.nodes[at];
         match job {
             Job::Fetch(token) => self.fetch(at, token),
@@ -74,8 +78,7 @@ impl World {
                 if self.dice.one_in(3) {
                     self.sync();
                 }
-                let readable = !self.faults || !self.dice.one_in(20);
-                self.nodes[at].pg.page(ticket, readable.then_some(page));
+                self.nodes[at].pg.page(ticket, Some(page));
             }
         }
         self.act(at);
