@@ -35,8 +35,9 @@ pub(crate) fn to_proto(pg: PgId, from: OsdId, to: OsdId, message: Message) -> pr
             position: position_to_proto(told.position),
             incomplete: told.incomplete,
             decided: position_to_proto(told.decided),
+            full: told.full,
         }),
-        Body::Ack { position } => Out::Ack(proto::ReplicaAck { position: position_to_proto(position) }),
+        Body::Ack { position, full } => Out::Ack(proto::ReplicaAck { position: position_to_proto(position), full }),
         Body::Synced { ticket, equal } => Out::Synced(proto::ReplicaSynced { ticket, equal }),
         Body::Entries { ticket, entries } => {
             Out::Entries(proto::ReplicaEntries { ticket, entries: entries.iter().map(entry_to_proto).collect() })
@@ -89,9 +90,10 @@ pub(crate) fn from_proto(message: proto::ReplicaMessage) -> Result<Envelope, Err
                 position: position_from_proto(position.position),
                 decided: position_from_proto(position.decided),
                 incomplete: position.incomplete,
+                full: position.full,
             },
         },
-        In::Ack(ack) => Body::Ack { position: position_from_proto(ack.position) },
+        In::Ack(ack) => Body::Ack { position: position_from_proto(ack.position), full: ack.full },
         In::Synced(synced) => Body::Synced { ticket: synced.ticket, equal: synced.equal },
         In::Entries(entries) => Body::Entries {
             ticket: entries.ticket,

@@ -62,6 +62,8 @@ pub enum Body {
     },
     Ack {
         position: Position,
+        /// Its disk is full.
+        full: bool,
     },
     Synced {
         ticket: u64,
@@ -85,6 +87,8 @@ pub struct Told {
     pub decided: Position,
     /// Its content is a mixture, or damaged.
     pub incomplete: bool,
+    /// Its disk is full.
+    pub full: bool,
 }
 
 impl Body {

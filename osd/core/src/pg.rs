@@ -278,9 +278,11 @@ impl Pg {
         std::mem::take(&mut self.actions)
     }
 
-    /// Refuses what needs space from now on, or does so no longer (I9).
+    /// Whether the own disk is full. What needs space is refused while it is so on any copy that writes go to (I9).
     pub fn set_full(&mut self, full: bool) {
-        self.full = full;
+        if std::mem::replace(&mut self.full, full) != full {
+            self.tell_space();
+        }
     }
 
     /// For people and tests.
@@ -305,14 +307,21 @@ impl Pg {
                     applied = Some((from, position));
                 }
                 Some(Then::PrimaryPromised) => self.promised(),
-                Some(Then::Say(to, message)) => self.actions.push(Action::Send(to, message)),
+                Some(Then::Say(to, mut message)) => {
+                    if let crate::Body::Position { told, .. } = &mut message.body {
+                        // What was told of that since is not to be taken back.
+                        told.full = self.full;
+                    }
+                    self.actions.push(Action::Send(to, message));
+                }
                 Some(Then::Installed(from, ticket)) => self.answer(from, crate::Body::Synced { ticket, equal: true }),
                 Some(Then::Nothing) | None => {}
             }
         }
         if let Some((from, position)) = applied {
             // One acknowledgement speaks for all before it.
-            self.answer(from, crate::Body::Ack { position });
+            let full = self.full;
+            self.answer(from, crate::Body::Ack { position, full });
         }
         self.member_drained();
         self.advance();

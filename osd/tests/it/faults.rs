@@ -136,6 +136,46 @@ async fn i9_a_full_osd_refuses_writes_and_still_deletes() {
     tokio::time::timeout(DEADLINE, accepted).await.expect("it recovers when there is space again");
 }
 
+/// The full one is primary of some placement groups, and a member of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn i9_a_full_osd_gets_no_more_writes_whoever_is_the_primary_and_still_deletes() {
+    let faulty = Faulty::new();
+    let other = Arc::new(MemoryEngine::new(1 << 30)) as Arc<dyn Engine>;
+    let cluster = Cluster::with_engines(vec![Arc::clone(&faulty) as Arc<dyn Engine>, other], 2).await;
+    let map = cluster.map.current();
+    let led = map.pgs.values().filter(|pg| map.osds[&pg.members[0]].uuid[0] == 1).count();
+    assert!(0 < led && led < map.pgs.len(), "it is to be both: {:?}", map.pgs);
+    let objects = cluster.objects();
+    for index in 0..16 {
+        objects.write(object(index), 0, 0, bytes("data")).await.unwrap();
+    }
+    faulty.used_percent.store(97, Ordering::SeqCst);
+    for index in 0..16 {
+        let refused = async {
+            loop {
+                match objects.write(object(index), 0, 0, bytes("more")).await {
+                    Err(error) => return error,
+                    Ok(_) => tokio::task::yield_now().await,
+                }
+            }
+        };
+        let error = tokio::time::timeout(DEADLINE, refused).await.expect("its primary hears that it is full");
+        assert_eq!(error.reason, Reason::NoSpace);
+    }
+    for index in 0..16 {
+        objects.trim(object(index), 1, TrimKind::Delete, 0, 0).await.unwrap();
+    }
+    faulty.used_percent.store(50, Ordering::SeqCst);
+    for index in 0..16 {
+        let accepted = async {
+            while objects.write(object(index), 1, 0, bytes("again")).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, accepted).await.expect("it recovers when there is space again");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_osd_whose_disk_fails_stops_and_others_go_on() {
     let faulty = Faulty::new();

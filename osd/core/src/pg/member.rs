@@ -7,7 +7,7 @@ use pando_proto::OsdId;
 use super::{Damage, Pg, Role, Then};
 use crate::message::{Entry, ObjectCopy, Page, PageQuery, PageRange, Part, Told};
 use crate::request::Action;
-use crate::{Body, Change, Message, ObjectKey};
+use crate::{Body, Change, Message, ObjectKey, Position};
 
 /// Messages that may wait behind one that takes long; more are dropped, and the primary probes again.
 const MAX_INBOX: usize = 16 << 10;
@@ -79,9 +79,19 @@ impl Pg {
     /// The answer to a primary that asked for the position: to be sent when all submitted up to now is durable.
     pub(super) fn own_position(&self, ticket: u64) -> Message {
         let incomplete = self.stored.incomplete || self.damage != Damage::None;
-        let told = Told { position: self.stored.position, decided: self.stored.decided, incomplete };
+        let (position, decided) = (self.stored.position, self.stored.decided);
+        let told = Told { position, decided, incomplete, full: self.full };
         let body = Body::Position { ticket, told };
         Message { config: self.stored.promised, body }
+    }
+
+    /// Tells the primary of a change of the own space at once: as long as it refuses writes there is nothing to
+    /// acknowledge (I9).
+    pub(super) fn tell_space(&mut self) {
+        if let Role::Member(Member { primary: Some(primary), .. }) = self.role {
+            let nothing = Position::default();
+            self.answer(primary, Body::Ack { position: nothing, full: self.full });
+        }
     }
 
     /// Tells the primary that it cannot count on this copy, until it asks for the position.

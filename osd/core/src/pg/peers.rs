@@ -21,6 +21,8 @@ pub(super) struct Peer {
     pub confirming: bool,
     /// The mon was asked to let it join anew.
     pub demoted: bool,
+    /// Its disk is full, as it said last.
+    pub full: bool,
 }
 
 pub(super) enum State {
@@ -38,7 +40,15 @@ pub(super) enum State {
 
 impl Peer {
     fn new(member: bool, ticket: u64) -> Self {
-        Self { member, state: State::Probing(ticket), acked: 0, counted: false, confirming: false, demoted: false }
+        Self {
+            member,
+            state: State::Probing(ticket),
+            acked: 0,
+            counted: false,
+            confirming: false,
+            demoted: false,
+            full: false,
+        }
     }
 
     /// Whether new writes are to be sent there.
@@ -48,6 +58,11 @@ impl Peer {
             State::Syncing(sync) => sync.live,
             _ => false,
         }
+    }
+
+    /// A joiner without space: it would be filled until its OSD stops. Not once the mon may have made it a member.
+    pub(super) fn has_to_wait(&self) -> bool {
+        self.full && !self.member && !self.confirming
     }
 
     /// Whether writes wait for it.
@@ -159,7 +174,10 @@ impl Pg {
         }
         match message.body {
             Body::Position { ticket, told } => self.peer_position(from, ticket, told),
-            Body::Ack { position } => self.peer_acked(from, position),
+            Body::Ack { position, full } => {
+                self.peer_acked(from, position);
+                self.peer_space(from, full);
+            }
             Body::Synced { ticket, equal } => self.synced(from, ticket, equal),
             Body::Refused { .. } => {
                 // An append did not fit there: something before it was lost. Or that copy is damaged.
@@ -179,6 +197,7 @@ impl Pg {
         let Some(peer) = primary.peers.get_mut(&from) else { return };
         match &peer.state {
             State::Probing(asked) if *asked == ticket => {
+                peer.full = told.full;
                 peer.state = State::Known(told);
                 self.reconcile();
             }
@@ -199,6 +218,31 @@ impl Pg {
             peer.acked = peer.acked.max(position.seq);
             self.advance();
         }
+    }
+
+    /// The disk of another copy is full, or has room again.
+    fn peer_space(&mut self, from: OsdId, full: bool) {
+        let Some(primary) = self.primary() else { return };
+        let Some(peer) = primary.peers.get_mut(&from) else { return };
+        if std::mem::replace(&mut peer.full, full) == full {
+            return;
+        }
+        match &peer.state {
+            State::Known(_) => self.reconcile(),
+            State::Following | State::Syncing(_) if peer.has_to_wait() => {
+                // Writes are not to be sent there, nor refused for its sake.
+                peer.counted = false;
+                self.probe(from);
+                self.advance();
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a copy that a write would go to has no space for it (I9).
+    pub(super) fn is_full(&self) -> bool {
+        let Role::Primary(primary) = &self.role else { return self.full };
+        self.full || primary.peers.values().any(|peer| peer.full && (peer.counts() || peer.follows()))
     }
 
     /// Joiners that hold all that is decided, and for whose acknowledgement writes wait, may become members (R26).

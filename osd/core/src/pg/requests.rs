@@ -115,7 +115,7 @@ impl Pg {
             // What the answer tells must not be lost: it waits for the write that raised the fence, or applied it.
             Entry::Refused => self.reply_after(last, token, Reply::Fenced { fence_epoch }),
             Entry::Done => self.reply_after(last, token, Reply::Committed { fence_epoch }),
-            Entry::Apply(_) if self.full && needs_space(&batch.changes) => self.reply(token, Err(no_space())),
+            Entry::Apply(_) if needs_space(&batch.changes) && self.is_full() => self.reply(token, Err(no_space())),
             Entry::Apply(after) => {
                 let mut changes = batch.changes;
                 changes.push(Change::Put { key: keys::fence(batch.shard, batch.subtree), value: after.encode() });
@@ -142,7 +142,7 @@ impl Pg {
             let message = format!("session {} has ended or was evicted", mutation.session);
             return self.reply(token, Err(Error::new(Reason::StaleSession, message)));
         }
-        let (full, next_client_id) = (self.full, self.sessions.next_client_id);
+        let (full, next_client_id) = (self.is_full(), self.sessions.next_client_id);
         let durable = self.durable;
         let Some(primary) = self.primary() else { return };
         let Some((header, _)) = primary.headers.get(&mutation.object).copied() else {

@@ -2,6 +2,7 @@
 
 mod catching_up;
 mod configurations;
+mod full;
 mod lost;
 mod serving;
 mod unreadable;
@@ -11,8 +12,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_osd_core::{
-    Action, Batch, Body, Change, Concerned, Configuration, Entry, Fence, Load, Loaded, Message, ObjectHeader,
-    ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Told, Verdict, keys,
+    Action, Batch, Body, Change, Concerned, Configuration, Entry, Fence, Load, Loaded, Message, Mutation, MutationKind,
+    ObjectHeader, ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Token, Told,
+    Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
 use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
@@ -31,7 +33,11 @@ fn stored(promised: u64, config: u64, seq: u64) -> Stored {
 }
 
 fn told(ticket: u64, position: Position, incomplete: bool) -> Body {
-    Body::Position { ticket, told: Told { position, decided: Position::default(), incomplete } }
+    Body::Position { ticket, told: Told { position, decided: Position::default(), incomplete, full: false } }
+}
+
+fn acked(position: Position) -> Body {
+    Body::Ack { position, full: false }
 }
 
 fn append(entry: Entry) -> Body {
@@ -115,7 +121,7 @@ fn entry(config: u64, seq: u64, previous: (u64, u64), changes: Vec<Change>) -> E
 }
 
 fn ack(pg: &mut Pg, config: u64, seq: u64) {
-    pg.message(OsdId(1), Message { config, body: Body::Ack { position: Position { config, seq } } });
+    pg.message(OsdId(1), Message { config, body: acked(Position { config, seq }) });
 }
 
 /// A member in configuration 4 whose position is 7.

@@ -201,6 +201,8 @@ impl World {
         self.ending = true;
         for node in 0..NODES {
             self.heal(node);
+            self.nodes[node].pg.set_full(false);
+            self.act(node);
         }
         for round in 0.. {
             assert!(round < 200_000, "it does not settle: {}", self.describe());

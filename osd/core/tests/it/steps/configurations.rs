@@ -19,7 +19,7 @@ fn r25_a_follower_promises_applies_in_order_and_refuses_older_configurations() {
     pg.message(OsdId(0), message(4, append(entry(4, 9, (4, 8), put()))));
     assert_eq!(pg.take_actions(), [with(put(), stored(4, 4, 8)), with(put(), stored(4, 4, 9))]);
     pg.committed(2);
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Ack { position: Position { config: 4, seq: 9 } })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, acked(Position { config: 4, seq: 9 }))]);
     // The old primary is told.
     pg.message(OsdId(2), message(3, append(entry(3, 8, (3, 7), put()))));
     assert_eq!(pg.take_actions(), [send(2, 4, Body::Refused { promised: 4 })]);
@@ -47,7 +47,7 @@ fn r25_a_write_under_way_at_a_change_is_answered_when_the_new_members_hold_it() 
     pg.message(OsdId(2), Message { config: 2, body });
     let missing = entry(1, 1, (0, 0), changes(1, b"a"));
     assert_eq!(pg.take_actions(), [send(2, 2, append(missing))]);
-    let body = Body::Ack { position: Position { config: 1, seq: 1 } };
+    let body = acked(Position { config: 1, seq: 1 });
     pg.message(OsdId(2), Message { config: 2, body });
     assert_eq!(pg.take_actions(), [Action::Reply(1, Ok(Reply::Committed { fence_epoch: 1 }))]);
 }
@@ -169,5 +169,5 @@ fn r25_a_position_counts_nothing_that_was_submitted_after_it_was_asked_for() {
     let position = Position { config: 4, seq: 8 };
     assert_eq!(pg.take_actions(), [send(0, 4, told(10, position, false))]);
     pg.committed(1);
-    assert_eq!(pg.take_actions(), [send(0, 4, Body::Ack { position: Position { config: 4, seq: 9 } })]);
+    assert_eq!(pg.take_actions(), [send(0, 4, acked(Position { config: 4, seq: 9 }))]);
 }

@@ -185,7 +185,7 @@ fn i1_what_was_decided_is_told_with_the_next_write_and_kept() {
     assert_eq!(pg.take_actions(), [with(changes(2, b"b"), known)]);
     pg.message(OsdId(0), Message { config: 1, body: Body::Probe { ticket: 5 } });
     pg.committed(2);
-    let told = Told { position: Position { config: 1, seq: 2 }, decided, incomplete: false };
+    let told = Told { position: Position { config: 1, seq: 2 }, decided, incomplete: false, full: false };
     assert!(pg.take_actions().contains(&send(0, 1, Body::Position { ticket: 5, told })));
 }
 
@@ -208,7 +208,7 @@ fn i1_the_only_member_serves_nothing_once_another_knows_what_it_lost() {
         };
         pg.request(2, Request::Read(Reads::Objects));
         assert_eq!(pg.take_actions(), [Action::Fetch(2)]);
-        let told = Told { position, decided, incomplete: false };
+        let told = Told { position, decided, incomplete: false, full: false };
         pg.message(OsdId(1), Message { config: 1, body: Body::Position { ticket, told } });
         let actions = pg.take_actions();
         if !found {

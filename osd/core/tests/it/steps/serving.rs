@@ -117,21 +117,6 @@ fn r26_below_min_size_writes_are_refused_and_reads_are_not() {
 }
 
 #[test]
-fn i9_a_full_disk_refuses_what_frees_nothing() {
-    let mut pg = alone();
-    pg.set_full(true);
-    pg.request(1, Request::Commit(batch(1, b"a")));
-    no_fence(&mut pg);
-    let actions = pg.take_actions();
-    let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(error.reason, Reason::NoSpace);
-    let mut unlink = batch(1, b"a");
-    unlink.changes.push(Change::Delete { key: keys::record(SHARD, b"gone") });
-    pg.request(2, Request::Commit(unlink));
-    assert!(matches!(pg.take_actions()[..], [Action::Commit(_)]));
-}
-
-#[test]
 fn an_outsider_and_a_follower_refuse_clients() {
     let mut pg = Pg::new(PG, OsdId(1), Stored::default(), 16);
     for members in [&[0, 2][..], &[0, 1]] {

@@ -95,7 +95,8 @@ impl World {
             (_, Ok(reply)) => panic!("{reply:?} to a read"),
             (_, Err(error)) => {
                 let disk = matches!(error.reason, Reason::Corrupt | Reason::Storage) && self.faults;
-                let expected = disk || matches!(error.reason, Reason::NotOwner | Reason::Unavailable);
+                let passing = matches!(error.reason, Reason::NotOwner | Reason::Unavailable | Reason::NoSpace);
+                let expected = disk || passing;
                 assert!(expected, "{error:?}: {}", self.describe());
             }
         }

@@ -8,7 +8,12 @@ impl World {
             return;
         }
         let node = self.dice.below(NODES);
-        match self.dice.below(8) {
+        match self.dice.below(9) {
+            8 => {
+                let full = self.dice.one_in(2);
+                self.nodes[node].pg.set_full(full);
+                self.act(node);
+            }
             6 => self.lose(node),
             7 => {
                 // The whole cluster: nobody remembers a log.
