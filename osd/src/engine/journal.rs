@@ -7,10 +7,15 @@
 //! Layout, of fjall 3 (`journal/entry.rs`), little endian: a batch is a start (`01`, items u32, number u64), items (`02`,
 //! type u8, compression u8, keyspace u64, key length u16, length u32, stored length u32, key, value; or `04`, keyspace
 //! u64), and an end (`03`, checksum u64, `FJL 03`). Files are made long and full of zeros. Each batch is synced before the
-//! next one is begun. Checksums are left to fjall, which refuses to open what does not match them.
+//! next one is begun. The checksum, XXH3 of the items, is left to fjall, which refuses to open what does not match it, but
+//! for the last batch: a power cut may have kept any of its sectors from the disk, and they read as zeros then. fjall cuts
+//! such a batch off where its structure shows it, and takes it for damage where only the checksum does: so it is cut off
+//! here.
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::DirectoryError;
 
@@ -26,8 +31,10 @@ const CLEAR_BYTES: usize = 1 + 8;
 const END_BYTES: usize = 1 + 8 + 4;
 /// Zeros are skipped in steps of this.
 const STEP: usize = 4096;
+/// A disk writes no less at once.
+const SECTOR: usize = 512;
 
-/// Refuses a database that would lose more than the batch that was being written.
+/// Refuses a database that would lose more than the batch that was being written, and cuts that one off.
 ///
 /// # Errors
 /// [`DirectoryError::DamagedJournal`], or what the operating system says.
@@ -37,8 +44,12 @@ pub(super) fn check(dir: &Path) -> Result<(), DirectoryError> {
     for (number, journal) in journals.iter().enumerate() {
         let bytes = std::fs::read(journal).map_err(io)?;
         let sealed = number + 1 < journals.len();
-        if let Some(at) = damaged_at(&bytes, sealed) {
-            return Err(DirectoryError::DamagedJournal { dir: dir.to_owned(), file: journal.clone(), at });
+        match look_at(&bytes, sealed) {
+            Found::Whole | Found::Senseless => {}
+            Found::Torn(at) => cut(journal, at).map_err(io)?,
+            Found::Damaged(at) => {
+                return Err(DirectoryError::DamagedJournal { dir: dir.to_owned(), file: journal.clone(), at });
+            }
         }
     }
     Ok(())
@@ -64,26 +75,76 @@ fn journals(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Where the damage begins, if more is lost by it than what was being written. Nothing was in a sealed journal.
-fn damaged_at(bytes: &[u8], sealed: bool) -> Option<usize> {
-    let (mut good, mut last) = (0, None);
-    while let Some(batch) = batch(&bytes[good..]) {
-        good += batch.length;
-        last = Some(batch.number);
-    }
-    let rest = without_zeros(&bytes[good..]);
-    if rest.is_empty() {
-        return None;
-    }
-    let later = |at: usize| batch(&rest[at..]).is_some_and(|batch| last.is_none_or(|last| batch.number > last));
-    // The batch that the damage is in begins at 0.
-    let starts = (1..rest.len()).filter(|at| rest[*at] == START);
-    (sealed || starts.into_iter().any(later)).then_some(good)
+/// How a journal ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// With a whole batch.
+    Whole,
+    /// With one that was being written: its end is not there, or sectors before that. It begins here.
+    Torn(usize),
+    /// With one that makes no sense although all of it is there: fjall refuses it, or cuts it off.
+    Senseless,
+    /// Damaged from here on, and more is lost by it than what was being written.
+    Damaged(usize),
 }
 
-fn without_zeros(bytes: &[u8]) -> &[u8] {
-    let used = bytes.chunks(STEP).rposition(|step| *step != [0; STEP][..step.len()]);
-    &bytes[..used.map_or(0, |last| ((last + 1) * STEP).min(bytes.len()))]
+/// Nothing was being written in a sealed journal.
+fn look_at(bytes: &[u8], sealed: bool) -> Found {
+    let bytes = &bytes[..used(bytes)];
+    let (mut good, mut last, mut before) = (0, None, (0, None));
+    let mut stopped = loop {
+        match batch(&bytes[good..]) {
+            Ok(batch) => {
+                before = (good, last);
+                (good, last) = (good + batch.length, Some(batch.number));
+            }
+            Err(at) => break good + at,
+        }
+    };
+    // That the last one looks whole may be for what was not torn of it.
+    if !sealed && !is_intact(&bytes[before.0..good]) && lacks_sectors(&bytes[..good], before.0) {
+        ((good, last), stopped) = (before, good);
+    }
+    let rest = &bytes[good..];
+    if rest.is_empty() {
+        return Found::Whole;
+    }
+    let later = |at: usize| batch(&rest[at..]).is_ok_and(|batch| last.is_none_or(|last| batch.number > last));
+    // The batch that the damage is in begins at 0.
+    let mut starts = (1..rest.len()).filter(|at| rest[*at] == START);
+    if sealed || starts.any(later) {
+        return Found::Damaged(good);
+    }
+    if stopped >= bytes.len() || lacks_sectors(bytes, good) { Found::Torn(good) } else { Found::Senseless }
+}
+
+/// Whether a sector of what begins here holds nothing, or the rest of the first one, which was not written alone.
+fn lacks_sectors(bytes: &[u8], from: usize) -> bool {
+    let first = from.next_multiple_of(SECTOR).min(bytes.len());
+    let empty = |part: &[u8]| *part == [0; SECTOR][..part.len()];
+    from < first && empty(&bytes[from..first]) || bytes[first..].chunks_exact(SECTOR).any(empty)
+}
+
+/// Whether a whole batch, or nothing, has the checksum that it ends with.
+fn is_intact(batch: &[u8]) -> bool {
+    let Some(end) = batch.len().checked_sub(END_BYTES) else { return batch.is_empty() };
+    let items = batch.get(START_BYTES..end).unwrap_or_default();
+    field(batch, end + 1).map(u64::from_le_bytes) == Some(xxh3_64(items))
+}
+
+/// Ends a journal where its last batch begins.
+fn cut(journal: &Path, at: usize) -> io::Result<()> {
+    tracing::warn!(journal = %journal.display(), at, "cutting off the batch that was being written at a power cut");
+    let file = std::fs::File::options().write(true).open(journal)?;
+    file.set_len(at as u64)?;
+    file.sync_all()
+}
+
+/// Where the zeros at the end begin.
+fn used(bytes: &[u8]) -> usize {
+    let Some(last) = bytes.chunks(STEP).rposition(|step| *step != [0; STEP][..step.len()]) else { return 0 };
+    let end = bytes.len().min((last + 1) * STEP);
+    bytes[..end].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 struct Batch {
@@ -91,27 +152,31 @@ struct Batch {
     length: usize,
 }
 
-/// The batch that begins here, if it is whole.
-fn batch(bytes: &[u8]) -> Option<Batch> {
-    if *bytes.first()? != START {
-        return None;
+/// The batch that begins here, if it is whole, else how far it makes sense.
+fn batch(bytes: &[u8]) -> Result<Batch, usize> {
+    if bytes.first() != Some(&START) {
+        return Err(0);
     }
-    let items = u32::from_le_bytes(field(bytes, 1)?);
-    let number = u64::from_le_bytes(field(bytes, 5)?);
+    let ends = bytes.len();
+    let items = u32::from_le_bytes(field(bytes, 1).ok_or(ends)?);
+    let number = u64::from_le_bytes(field(bytes, 5).ok_or(ends)?);
     let mut at = START_BYTES;
     for _ in 0..items {
-        at += match *bytes.get(at)? {
-            ITEM => {
-                let key = usize::from(u16::from_le_bytes(field(bytes, at + 11)?));
-                let value = u32::from_le_bytes(field(bytes, at + 17)?) as usize;
+        at += match bytes.get(at) {
+            Some(&ITEM) => {
+                let key = usize::from(u16::from_le_bytes(field(bytes, at + 11).ok_or(ends)?));
+                let value = u32::from_le_bytes(field(bytes, at + 17).ok_or(ends)?) as usize;
                 ITEM_BYTES + key + value
             }
-            CLEAR => CLEAR_BYTES,
-            _ => return None,
+            Some(&CLEAR) => CLEAR_BYTES,
+            _ => return Err(at),
         };
     }
-    let ends = *bytes.get(at)? == END && field(bytes, at + 9)? == MAGIC;
-    ends.then_some(Batch { number, length: at + END_BYTES })
+    if bytes.get(at) != Some(&END) {
+        return Err(at);
+    }
+    let length = at + END_BYTES;
+    if field(bytes, at + 9) == Some(MAGIC) { Ok(Batch { number, length }) } else { Err(length) }
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {

@@ -10,3 +10,4 @@ mod random;
 mod read_pool;
 mod semantics;
 mod store;
+mod torn;
