@@ -5,6 +5,7 @@ use std::path::Path;
 
 use pando_osd::engine::EngineKind;
 use pando_proto::{Error, Reason};
+use pando_rpc::directory::create_data_directory;
 use serde::{Deserialize, Serialize};
 
 use crate::Options;
@@ -185,7 +186,7 @@ impl Layout {
         };
         // Before anything is made: a start that cannot work leaves nothing behind.
         check_free(&layout.mon_ports)?;
-        std::fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
+        create_data_directory(dir).map_err(|error| unusable(dir, &error))?;
         let lock = Lock::take(dir)?;
         // Another process may just have made it, and have ended already.
         if file.exists() {

@@ -4,12 +4,12 @@
 //! on disk only as of the snapshot; what came later is applied again from the log at the start.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
+use pando_rpc::directory::{create_data_directory, sync};
 use prost::Message as _;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
@@ -104,10 +104,10 @@ fn open_database(data: Storage) -> Result<Database, Error> {
     let opened = match data {
         Storage::Dir(path) => {
             let directory = |source| Error::Directory { path: path.clone(), source };
-            fs::create_dir_all(&path).map_err(directory)?;
+            create_data_directory(&path).map_err(directory)?;
             let opened = Database::create(path.join(FILE));
             // A new file is durable only with its directory.
-            fs::File::open(&path).and_then(|opened| opened.sync_all()).map_err(directory)?;
+            sync(&path).map_err(directory)?;
             opened
         }
         Storage::Backend(backend) => Database::builder().create_with_backend(Boxed(backend)),

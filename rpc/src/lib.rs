@@ -1,11 +1,13 @@
 //! Transport shared by every part of Pando: sockets and clocks behind small
 //! traits ([`net::Net`], [`clock::Clock`]), servers and channels with one set of
-//! limits, and requests multiplexed over streams ([`pipe`], [`queue`]).
+//! limits, requests multiplexed over streams ([`pipe`], [`queue`]), and data
+//! directories that survive a power cut ([`directory`]).
 
 #![forbid(unsafe_code)]
 
 pub mod channel;
 pub mod clock;
+pub mod directory;
 pub mod net;
 pub mod pipe;
 pub mod queue;

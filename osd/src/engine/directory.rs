@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use pando_rpc::directory::{create_data_directory, sync as sync_directory};
 use rustix::fs::{FlockOperation, flock, statvfs};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -140,7 +141,7 @@ impl Directory {
     /// See [`DirectoryError`].
     pub fn open(dir: &Path, engine: EngineKind, cluster: Option<[u8; 16]>) -> Result<Self, DirectoryError> {
         let io = |e: io::Error| DirectoryError::from_io(dir, &e);
-        create_durably(dir).map_err(io)?;
+        create_data_directory(dir).map_err(io)?;
         let found = read_superblock(dir)?;
         if found.is_none() && !is_empty(dir).map_err(io)? {
             return Err(DirectoryError::NotOurs { dir: dir.to_owned() });
@@ -276,25 +277,6 @@ fn is_empty(dir: &Path) -> io::Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// Makes a directory and those above it, each durable in its parent.
-pub(crate) fn create_durably(dir: &Path) -> io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    create_durably(parent)?;
-    match fs::create_dir(dir) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
-        Err(e) => Err(e),
-        Ok(()) => sync_directory(parent),
-    }
-}
-
-/// Makes names made or removed in `dir` durable.
-pub(crate) fn sync_directory(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }
 
 /// What the file system of `path` says.

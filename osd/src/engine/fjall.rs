@@ -15,6 +15,7 @@ use fjall::{
     Snapshot,
 };
 use pando_proto::PgId;
+use pando_rpc::directory::{create_data_directory, sync};
 
 use super::format::{self, Space, seal};
 use super::stage::{Staged, stage};
@@ -46,6 +47,9 @@ impl FjallEngine {
     /// [`EngineError::Corrupt`] if its files are damaged, [`EngineError::Directory`] if another process has it open or
     /// a journal is damaged so that acknowledged commits would be lost.
     pub fn open(dir: &Path, options: &EngineOptions) -> Result<Self, EngineError> {
+        let io = |error: std::io::Error| DirectoryError::from_io(dir, &error);
+        // fjall syncs what it makes below, but not this one into the directory above.
+        create_data_directory(dir).map_err(io)?;
         super::journal::check(dir)?;
         let database = Database::builder(dir)
             .cache_size(options.cache_bytes)
@@ -60,14 +64,17 @@ impl FjallEngine {
             database.keyspace(name, || config).map_err(|e| open_error(dir, e))
         };
         let separate = KvSeparationOptions::default().compression(CompressionType::None);
-        Ok(Self {
+        let engine = Self {
             records: keyspace("records", KeyspaceCreateOptions::default())?,
             headers: keyspace("headers", KeyspaceCreateOptions::default())?,
             blocks: keyspace("blocks", KeyspaceCreateOptions::default().with_kv_separation(Some(separate)))?,
             database,
             committing: Mutex::new(()),
             path: dir.to_owned(),
-        })
+        };
+        // Nor the directories of new keyspaces.
+        sync(&dir.join("keyspaces")).map_err(io)?;
+        Ok(engine)
     }
 
     /// Writes the memtables into tables now; what is read next comes from there. For tests and measurements.

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use bytes::Bytes;
 use lru::LruCache;
 use pando_proto::{Ino, PgId, PoolId};
+use pando_rpc::directory::{create_data_directory, create_durably, sync as sync_directory};
 use rustix::fs::{FallocateFlags, fallocate, syncfs};
 
-use crate::engine::directory::{create_durably, sync_directory};
 use crate::engine::format::{BLOCK_BYTES, block_start, object_key};
 use crate::engine::{EngineError, ObjectKey, io_error};
 
@@ -43,7 +43,7 @@ pub(super) struct Unsynced {
 impl Files {
     pub fn open(dir: &Path) -> Result<Self, EngineError> {
         let root = dir.join("objects");
-        create_durably(&root).map_err(|e| io_error(&e))?;
+        create_data_directory(&root).map_err(|e| io_error(&e))?;
         // A crash may have left names that were never synced, under blocks that the tables promise.
         File::open(&root).and_then(|root| Ok(syncfs(root)?)).map_err(|e| io_error(&e))?;
         let locks = std::array::from_fn(|_| RwLock::new(()));

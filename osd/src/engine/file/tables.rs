@@ -5,10 +5,10 @@ use std::path::Path;
 
 use bytes::{Buf, BufMut, Bytes};
 use pando_proto::PgId;
+use pando_rpc::directory::sync as sync_directory;
 use redb::{Database, ReadOnlyTable, ReadableDatabase, Table, TableDefinition, WriteTransaction};
 
 use super::files::Files;
-use crate::engine::directory::sync_directory;
 use crate::engine::format::{self, Space};
 use crate::engine::view::{KeyValues, KvView, View};
 use crate::engine::{DirectoryError, EngineError, ObjectHeader, ObjectKey, io_error};
@@ -41,7 +41,6 @@ pub(super) struct Writers<'t> {
 impl Tables {
     pub fn open(dir: &Path, cache_bytes: u64) -> Result<Self, EngineError> {
         let path = dir.join(DATABASE);
-        let is_new = !path.exists();
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
         let database = Database::builder().set_cache_size(cache_bytes).create(&path).map_err(|error| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => DirectoryError::Locked { dir: dir.to_owned() }.into(),
@@ -53,9 +52,8 @@ impl Tables {
         let tables = Self { database };
         // Makes the tables, so that a reader always finds them.
         tables.change(|_| Ok(()))?;
-        if is_new {
-            sync_directory(dir).map_err(|e| io_error(&e))?;
-        }
+        // Also if it was there: a start that was cut short may have made it.
+        sync_directory(dir).map_err(|e| io_error(&e))?;
         Ok(tables)
     }
 
