@@ -10,6 +10,7 @@ use pando_proto::ClientId;
 use pando_proto::mds::{Caller, Operation, operation::Op, operation_result::Result as Answer};
 
 use crate::builder::{ClientBuilder, Mons};
+use crate::path::Checked;
 use crate::session::{Answered, Core, Found, To};
 use crate::{Error, Result};
 
@@ -113,19 +114,22 @@ impl Client {
         self.deadline
     }
 
-    /// Runs an operation on paths; errors name `path`.
-    pub(crate) async fn run(&self, op: Op, path: &[u8]) -> Result<Answer> {
-        Ok(self.run_to(op, To::Path, path).await?.result)
+    /// Runs an operation on paths; errors name `path`, which is where it begins.
+    pub(crate) async fn run(&self, op: Op, path: &Checked) -> Result<Answer> {
+        Ok(self.run_at(op, path).await?.result)
+    }
+
+    pub(crate) async fn run_at(&self, op: Op, path: &Checked) -> Result<Answered> {
+        self.run_to(op, To::Path(path.start())).await.map_err(|error| path.named_in(error))
     }
 
     /// Runs an operation on what `handle` has open.
     pub(crate) async fn run_by(&self, op: Op, handle: u64, path: &[u8]) -> Result<Answer> {
-        Ok(self.run_to(op, To::Handle(handle), path).await?.result)
+        Ok(self.run_to(op, To::Handle(handle)).await.map_err(|error| error.at(path))?.result)
     }
 
-    pub(crate) async fn run_to(&self, op: Op, to: To, path: &[u8]) -> Result<Answered> {
-        let operation = Operation { op: Some(op) };
-        self.session.core.run(operation, to, self.deadline).await.map_err(|error| error.at(path))
+    async fn run_to(&self, op: Op, to: To) -> Result<Answered> {
+        self.session.core.run(Operation { op: Some(op) }, to, self.deadline).await
     }
 
     pub(crate) async fn run_and_find(&self, op: Op, path: &[u8]) -> Result<Found> {
@@ -143,17 +147,17 @@ impl std::fmt::Debug for Client {
 /// Runs an operation and unpacks the answer of the same name.
 macro_rules! call {
     ($client:expr, $path:expr, $name:ident, $request:expr) => {
-        $crate::client::call!(@ $path, $name, |op, path| $client.run(op, path), $request)
+        $crate::client::call!(@ $path, $crate::path::Checked, $name, |op, path| $client.run(op, path), $request)
     };
     (by $handle:expr, $client:expr, $path:expr, $name:ident, $request:expr) => {
-        $crate::client::call!(@ $path, $name, |op, path| $client.run_by(op, $handle, path), $request)
+        $crate::client::call!(@ $path, [u8], $name, |op, path| $client.run_by(op, $handle, path), $request)
     };
-    (@ $path:expr, $name:ident, |$op:ident, $at:ident| $call:expr, $request:expr) => {{
-        let $at: &[u8] = $path;
+    (@ $path:expr, $kind:ty, $name:ident, |$op:ident, $at:ident| $call:expr, $request:expr) => {{
+        let $at: &$kind = $path;
         let $op = pando_proto::mds::operation::Op::$name($request);
         match $call.await {
             Ok(pando_proto::mds::operation_result::Result::$name(answer)) => Ok(answer),
-            Ok(_) => Err($crate::client::wrong_answer($at)),
+            Ok(_) => Err($crate::client::wrong_answer($at.as_ref())),
             Err(error) => Err(error),
         }
     }};

@@ -99,6 +99,12 @@ impl Error {
         }
         self
     }
+
+    /// The same with this path, whatever the server named.
+    pub(crate) fn only_at(mut self, path: &[u8]) -> Self {
+        self.0.path = None;
+        self.at(path)
+    }
 }
 
 impl std::error::Error for Error {}

@@ -28,7 +28,7 @@
 //! multi-thread. A [`Client`] is cheap to clone; clones share one session.
 //!
 //! Where things are: [`Client`] has the calls on paths (`ops/`, one file per
-//! kind), [`File`] those on open files (`file/`); `session/` gets a request to
+//! kind), [`Dir`] those on names in one directory, [`File`] those on open files (`file/`); `session/` gets a request to
 //! the rank that owns its subtree and its answer back.
 
 #![forbid(unsafe_code)]
@@ -48,7 +48,7 @@ pub use builder::ClientBuilder;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
-pub use ops::{ReadDir, ReadDirOptions};
+pub use ops::{Dir, ReadDir, ReadDirOptions};
 pub use pando_proto::{Epoch, Errno, Ino, Rank, Reason, SubtreeId};
 pub use types::{DirEntry, FileKind, FsStats, Location, Metadata, SetTime, XattrMode};
 

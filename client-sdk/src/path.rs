@@ -4,18 +4,29 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bytes::Bytes;
+use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::Target;
-use pando_proto::{Errno, MAX_NAME_BYTES, MAX_PATH_BYTES};
+use pando_proto::{Errno, MAX_NAME_BYTES, MAX_PATH_BYTES, SubtreeId};
 
 use crate::{Error, Result};
 
-/// A checked path: names separated by single `/`, none at the start; empty for the root.
+/// A checked path: names separated by single `/`, none at the start; empty for where it begins.
 /// One at the end stays, for the server to decide: only a directory will do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
     names: Bytes,
     /// As given, for messages.
     given: Bytes,
+    /// Where it begins if not at the root of the file system.
+    base: Option<Base>,
+}
+
+/// A directory that is known by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub ino: u64,
+    /// Who was its owner when it was last heard of.
+    pub subtree: SubtreeId,
 }
 
 /// Checks what any server would refuse. A path without a leading `/` starts at the root as well.
@@ -46,7 +57,20 @@ pub(crate) fn check(path: &Path) -> Result<Checked> {
     if names.len() > MAX_PATH_BYTES {
         return fail(Errno::ENAMETOOLONG, format!("the path has {} bytes, at most {MAX_PATH_BYTES} fit", names.len()));
     }
-    Ok(Checked { names: names.into(), given: Bytes::copy_from_slice(given) })
+    Ok(Checked { names: names.into(), given: Bytes::copy_from_slice(given), base: None })
+}
+
+/// Checks a name in a directory.
+///
+/// Errors: EINVAL for what is no name of an entry, ENAMETOOLONG.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::with_message(Errno::EINVAL, "a name in a directory holds neither `/` nor NUL"));
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(Error::posix(Errno::ENAMETOOLONG));
+    }
+    Ok(())
 }
 
 impl Checked {
@@ -61,12 +85,54 @@ impl Checked {
             let slash: &[u8] = if dir.is_empty() || dir.ends_with(b"/") { b"" } else { b"/" };
             [dir, slash, name].concat().into()
         };
-        Self { names: join(&self.names), given: join(&self.given) }
+        Self { names: join(&self.names), given: join(&self.given), base: self.base }
+    }
+
+    /// The same directory by number, so that it stays the same whatever becomes of the names that led to it.
+    pub fn fixed_at(&self, base: Base) -> Self {
+        Self { names: Bytes::new(), given: self.given.clone(), base: Some(base) }
+    }
+
+    /// The directory that holds the last name, and that name.
+    ///
+    /// Errors: those of rmdir(2) for what ends in no name: EBUSY for the root, EINVAL for `.`, ENOTEMPTY for `..`.
+    pub fn split(&self) -> Result<(Self, Bytes)> {
+        let without_slash = |path: &[u8]| path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let names = &self.names[..without_slash(&self.names)];
+        let start = names.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let errno = match &names[start..] {
+            b"" => Errno::EBUSY,
+            b"." => Errno::EINVAL,
+            b".." => Errno::ENOTEMPTY,
+            _ => {
+                let name = self.names.slice(start..names.len());
+                let given = self.given.slice(..without_slash(&self.given) - name.len());
+                return Ok((Self { names: self.names.slice(..start), given, base: self.base }, name));
+            }
+        };
+        Err(Error::posix(errno).at(&self.given))
     }
 
     /// As the server takes it.
     pub fn target(&self) -> Target {
-        Target { base: 0, path: self.names.clone() }
+        Target { base: self.base.map_or(0, |base| base.ino), path: self.names.clone() }
+    }
+
+    /// Who is to be asked first.
+    pub fn start(&self) -> SubtreeId {
+        self.base.map_or(ROOT_SUBTREE, |base| base.subtree)
+    }
+
+    /// Has an error name the path as it was given.
+    pub fn named_in(&self, error: Error) -> Error {
+        // What a server calls it begins at the base, which says nothing to the caller.
+        if self.base.is_some() { error.only_at(&self.given) } else { error.at(&self.given) }
+    }
+}
+
+impl AsRef<[u8]> for Checked {
+    fn as_ref(&self) -> &[u8] {
+        &self.given
     }
 }
 

@@ -1,5 +1,6 @@
 //! How to open a file.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use pando_proto::Errno;
@@ -8,8 +9,7 @@ use pando_proto::mds::{OpenFlag, OpenRequest, ReclaimedHandle, operation::Op, op
 use super::{File, OpenFile};
 use crate::client::wrong_answer;
 use crate::path::{self, Checked};
-use crate::session::To;
-use crate::{Client, Error, Result};
+use crate::{Client, Dir, Error, Result};
 
 /// Permission bits of a new file unless others are asked for.
 pub(crate) const FILE_MODE: u32 = 0o644;
@@ -122,6 +122,14 @@ impl OpenOptions {
         Ok(File::new(file, self.append))
     }
 
+    /// Opens a name in a directory.
+    ///
+    /// Errors: as [`open`](Self::open), and EINVAL for what is no name.
+    pub async fn open_in(&self, dir: &Dir, name: impl AsRef<OsStr>) -> Result<File> {
+        let file = OpenFile::open(dir.client(), &dir.entry(name.as_ref())?, self).await?;
+        Ok(File::new(file, self.append))
+    }
+
     /// The switches as a sum of [`OpenFlag`].
     fn flags(&self) -> Result<u32> {
         let writes = self.write || self.append;
@@ -183,7 +191,7 @@ impl OpenFile {
             want_body: false,
             size_hint: options.size_hint,
         };
-        let answered = client.run_to(Op::Open(request), To::Path, path.given()).await?;
+        let answered = client.run_at(Op::Open(request), path).await?;
         let Answer::Open(answer) = &answered.result else { return Err(wrong_answer(path.given())) };
         let opened = Self::new(client.clone(), handle, path.given().clone(), options.size_hint, answer)?;
         // The rank's next process needs to know what the handle may do, not how it came to be (R19).

@@ -61,7 +61,10 @@ impl Client {
     ///
     /// Errors: as [`read_dir`](Self::read_dir).
     pub async fn read_dir_with(&self, path: impl AsRef<Path>, options: ReadDirOptions) -> Result<ReadDir> {
-        let path = path::check(path.as_ref())?;
+        self.list(path::check(path.as_ref())?, options).await
+    }
+
+    pub(crate) async fn list(&self, path: Checked, options: ReadDirOptions) -> Result<ReadDir> {
         let mut listing = ReadDir {
             client: self.clone(),
             path,
@@ -98,7 +101,7 @@ impl ReadDir {
                 want_bodies: options.bodies,
                 ..Default::default()
             };
-            let answer = call!(client, path.given(), Readdir, request)?;
+            let answer = call!(client, &path, Readdir, request)?;
             let page = check(answer, after).map_err(|error| error.at(path.given()))?;
             if options.metadata || options.bodies { complete(&client, &path, page).await } else { Ok(page) }
         })

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use pando_proto::mds::{
     AccessRequest, SetAttrRequest, StatRequest, StatfsRequest, operation::Op, operation_result::Result as Answer,
 };
-use pando_proto::{Errno, Ino};
+use pando_proto::{Errno, Ino, SubtreeId};
 
 use crate::client::{call, wrong_answer};
 use crate::path::{self, Checked};
-use crate::session::Found;
+use crate::session::{Answered, Found};
 use crate::{Client, FsStats, Location, Metadata, Result, SetTime};
 
 /// Which attributes to change.
@@ -64,8 +64,16 @@ impl Client {
 
     pub(crate) async fn stat(&self, path: &Checked, follow: bool) -> Result<Metadata> {
         let request = StatRequest { caller: self.caller(), target: Some(path.target()), follow };
-        let answer = call!(self, path.given(), Stat, request)?;
+        let answer = call!(self, path, Stat, request)?;
         Metadata::from_proto(answer.attr)
+    }
+
+    /// Attributes, and the subtree that the inode belongs to.
+    pub(crate) async fn stat_and_place(&self, path: &Checked, follow: bool) -> Result<(Metadata, SubtreeId)> {
+        let request = StatRequest { caller: self.caller(), target: Some(path.target()), follow };
+        let Answered { result, subtree, .. } = self.run_at(Op::Stat(request), path).await?;
+        let Answer::Stat(answer) = result else { return Err(wrong_answer(path.given())) };
+        Ok((Metadata::from_proto(answer.attr)?, subtree))
     }
 
     /// Who serves what `path` leads to, symlinks followed: asks the rank that does.
@@ -104,7 +112,7 @@ impl Client {
     pub async fn access(&self, path: impl AsRef<Path>, mask: u32) -> Result<()> {
         let path = path::check(path.as_ref())?;
         let request = AccessRequest { caller: self.caller(), target: Some(path.target()), mask };
-        call!(self, path.given(), Access, request).map(|_| ())
+        call!(self, &path, Access, request).map(|_| ())
     }
 
     /// Sets the permission bits (07777).
@@ -153,7 +161,7 @@ impl Client {
         let path = path::check(path)?;
         let request =
             SetAttrRequest { caller: self.caller(), target: Some(path.target()), follow, ..changes.into_request() };
-        let answer = call!(self, path.given(), SetAttr, request)?;
+        let answer = call!(self, &path, SetAttr, request)?;
         Metadata::from_proto(answer.attr)
     }
 
@@ -161,7 +169,7 @@ impl Client {
     ///
     /// Errors: the cluster cannot be reached.
     pub async fn statfs(&self) -> Result<FsStats> {
-        let answer = call!(self, b"", Statfs, StatfsRequest {})?;
+        let answer = call!(self, &Checked::default(), Statfs, StatfsRequest {})?;
         Ok(FsStats {
             total_bytes: answer.total_bytes,
             used_bytes: answer.used_bytes,

@@ -11,6 +11,7 @@ use pando_proto::mds::{
 use pando_proto::{Errno, MAX_PATH_BYTES};
 
 use crate::client::call;
+use crate::path::Checked;
 use crate::{Client, Error, Metadata, Result, path};
 
 /// Permission bits of a new directory unless others are asked for.
@@ -30,7 +31,7 @@ impl Client {
     pub async fn create_dir_with_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<Metadata> {
         let path = path::check(path.as_ref())?;
         let request = MkdirRequest { caller: self.caller(), target: Some(path.target()), mode };
-        let answer = call!(self, path.given(), Mkdir, request)?;
+        let answer = call!(self, &path, Mkdir, request)?;
         Metadata::from_proto(answer.attr)
     }
 
@@ -38,18 +39,24 @@ impl Client {
     ///
     /// Errors: ENOENT, EISDIR, EACCES, EPERM.
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path::check(path.as_ref())?;
+        self.unlink(&path::check(path.as_ref())?).await
+    }
+
+    pub(crate) async fn unlink(&self, path: &Checked) -> Result<()> {
         let request = UnlinkRequest { caller: self.caller(), target: Some(path.target()) };
-        call!(self, path.given(), Unlink, request).map(|_| ())
+        call!(self, path, Unlink, request).map(|_| ())
     }
 
     /// Removes an empty directory.
     ///
     /// Errors: ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM.
     pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path::check(path.as_ref())?;
+        self.rmdir(&path::check(path.as_ref())?).await
+    }
+
+    pub(crate) async fn rmdir(&self, path: &Checked) -> Result<()> {
         let request = RmdirRequest { caller: self.caller(), target: Some(path.target()) };
-        call!(self, path.given(), Rmdir, request).map(|_| ())
+        call!(self, path, Rmdir, request).map(|_| ())
     }
 
     /// Renames, replacing what `to` was, as rename(2).
@@ -81,7 +88,7 @@ impl Client {
             to: Some(to.target()),
             mode: mode.into(),
         };
-        call!(self, from.given(), Rename, request).map(|_| ())
+        call!(self, &from, Rename, request).map(|_| ())
     }
 
     /// Gives the file `original` another name. A symlink is linked itself, not followed.
@@ -95,7 +102,7 @@ impl Client {
             link: Some(link.target()),
             follow: false,
         };
-        call!(self, link.given(), Link, request).map(|_| ())
+        call!(self, &link, Link, request).map(|_| ())
     }
 
     /// Makes a symlink at `link` that says `target`, which need not exist.
@@ -119,16 +126,19 @@ impl Client {
             target: Some(link.target()),
             link_target: Bytes::copy_from_slice(target),
         };
-        call!(self, link.given(), Symlink, request).map(|_| ())
+        call!(self, &link, Symlink, request).map(|_| ())
     }
 
     /// What a symlink says.
     ///
     /// Errors: EINVAL if it is none, ENOENT, EACCES.
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let path = path::check(path.as_ref())?;
+        self.readlink(&path::check(path.as_ref())?).await
+    }
+
+    pub(crate) async fn readlink(&self, path: &Checked) -> Result<PathBuf> {
         let request = ReadlinkRequest { caller: self.caller(), target: Some(path.target()) };
-        let answer = call!(self, path.given(), Readlink, request)?;
+        let answer = call!(self, path, Readlink, request)?;
         Ok(PathBuf::from(OsString::from_vec(answer.link_target.to_vec())))
     }
 }

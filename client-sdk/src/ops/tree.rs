@@ -1,11 +1,13 @@
 //! Whole trees of directories.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
 
 use futures_util::StreamExt as _;
 use pando_proto::Errno;
 
-use crate::{Client, Error, FileKind, Result, path};
+use crate::{Client, Dir, Error, FileKind, ReadDirOptions, Reason, Result, path};
 
 /// Removals under way at once.
 const PARALLEL: usize = 128;
@@ -46,61 +48,94 @@ impl Client {
     }
 
     /// Removes a directory with all below it; symlinks that are found are removed, not followed. What vanishes meanwhile
-    /// is no error. It goes by paths: in a tree where somebody else may rename, a directory that is replaced by a symlink
-    /// after it was seen is not told from it.
+    /// is no error. It goes from directory to directory by inode and name, never by path, so that whoever may rename in
+    /// the tree cannot lead it out by a symlink in the place of a directory. What is moved out of the tree before its turn
+    /// comes is left alone; a directory that is moved while it is just being emptied is emptied all the same.
     ///
-    /// Errors: ENOENT, ENOTDIR, EACCES, ENOTEMPTY where others go on filling it; then a part is left.
+    /// Errors: ENOENT, ENOTDIR also for a symlink, EACCES, ENOTEMPTY where others go on filling it; then a part is left.
+    /// Before anything is removed: EBUSY for the root, EINVAL and ENOTEMPTY for a path that ends in `.` and `..`.
     pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let found = self.symlink_metadata(path).await?;
-        if !found.is_dir() {
-            return Err(Error::posix(Errno::ENOTDIR).at(path::check(path)?.given()));
-        }
-        // Depth first without recursion: a directory stays on the stack until it is empty.
-        let mut stack = vec![(path.to_owned(), 0)];
-        while let Some((dir, attempt)) = stack.pop() {
-            let below = absent_is_fine(self.remove_entries(&dir).await)?.unwrap_or_default();
-            if below.is_empty() {
-                match absent_is_fine(self.remove_dir(&dir).await) {
-                    Ok(_) => {}
-                    Err(error) if error.errno() == Errno::ENOTEMPTY && attempt < ATTEMPTS => {
-                        stack.push((dir, attempt + 1));
-                    }
-                    Err(error) => return Err(error),
-                }
-            } else if attempt >= ATTEMPTS {
-                // Somebody goes on making directories.
-                return Err(Error::posix(Errno::ENOTEMPTY).at(dir.as_os_str().as_encoded_bytes()));
-            } else {
-                stack.push((dir, attempt + 1));
-                stack.extend(below.into_iter().map(|dir| (dir, 0)));
+        let path = path::check(path.as_ref())?;
+        let (parent, name) = path.split()?;
+        let parent = Dir::find(self, &parent, true).await.map_err(|error| error.only_at(path.given()))?;
+        // Depth first without recursion: a directory stays on the stack until it is removed.
+        let mut stack = vec![Doomed { parent, name: OsString::from_vec(name.to_vec()), attempt: 0 }];
+        while let Some(doomed) = stack.pop() {
+            let named = stack.is_empty();
+            // It was emptied before.
+            if doomed.attempt > 0 && doomed.remove(named).await? {
+                continue;
             }
+            let first = named && doomed.attempt == 0;
+            let below = match doomed.empty().await {
+                Err(error) if !first && is_gone(&error, named) => continue,
+                other => other?,
+            };
+            if below.is_empty() && doomed.remove(named).await? {
+                continue;
+            }
+            if doomed.attempt >= ATTEMPTS {
+                let path = doomed.parent.entry(&doomed.name)?;
+                return Err(Error::posix(Errno::ENOTEMPTY).at(path.given()));
+            }
+            stack.push(Doomed { attempt: doomed.attempt + 1, ..doomed });
+            stack.extend(below);
         }
         Ok(())
     }
+}
 
-    /// Removes all that is no directory; returns the directories.
-    async fn remove_entries(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        let mut listing = self.read_dir(dir).await?;
-        let mut directories = Vec::new();
-        let mut others = Vec::new();
+/// A directory that is to be removed, by whatever name leads to one when its turn comes.
+struct Doomed {
+    parent: Dir,
+    name: OsString,
+    attempt: usize,
+}
+
+impl Doomed {
+    /// Removes all in it that is no directory; returns the directories.
+    async fn empty(&self) -> Result<Vec<Self>> {
+        let dir = self.parent.open_dir(&self.name).await?;
+        let mut listing = dir.read_dir_with(ReadDirOptions::default()).await?;
+        let (mut below, mut others) = (Vec::new(), Vec::new());
         while let Some(entry) = listing.next_entry().await? {
-            let path = dir.join(entry.file_name());
-            if entry.kind() == FileKind::Directory { directories.push(path) } else { others.push(path) }
+            let name = entry.file_name();
+            match entry.kind() {
+                FileKind::Directory => below.push(Self { parent: dir.clone(), name, attempt: 0 }),
+                FileKind::File | FileKind::Symlink => others.push(name),
+            }
         }
         let mut removing =
-            futures_util::stream::iter(others.iter().map(|path| self.remove_file(path))).buffer_unordered(PARALLEL);
+            futures_util::stream::iter(others.iter().map(|name| dir.remove_file(name))).buffer_unordered(PARALLEL);
         while let Some(removed) = removing.next().await {
-            absent_is_fine(removed)?;
+            match removed {
+                // A directory has taken its place, which the next attempt finds.
+                Err(error) if is_gone(&error, false) || error.errno() == Errno::EISDIR => {}
+                other => other?,
+            }
         }
-        Ok(directories)
+        Ok(below)
+    }
+
+    /// False: it is not empty.
+    async fn remove(&self, named: bool) -> Result<bool> {
+        match self.parent.remove_dir(&self.name).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Errno::ENOTEMPTY => Ok(false),
+            Err(error) if is_gone(&error, named) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 }
 
-fn absent_is_fine<T>(result: Result<T>) -> Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
-        Err(error) => Err(error),
+/// It has vanished since it was found. Or something that is no directory is in its place: the directory that held it is
+/// looked through once more, but who has named it (`named`) is told.
+fn is_gone(error: &Error, named: bool) -> bool {
+    match error.errno() {
+        Errno::ENOENT => true,
+        // The directory that held it was removed itself; not that the session is over.
+        Errno::ESTALE => error.reason() == Reason::Posix,
+        Errno::ENOTDIR => !named,
+        _ => false,
     }
 }

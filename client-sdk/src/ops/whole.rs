@@ -25,7 +25,7 @@ impl Client {
         let mut attempt = 0;
         loop {
             let request = ReadFileRequest { caller: self.caller(), target: Some(path.target()) };
-            let answer = call!(self, path.given(), ReadFile, request)?;
+            let answer = call!(self, &path, ReadFile, request)?;
             if let Some(body) = answer.body {
                 return Ok(body);
             }
@@ -116,7 +116,7 @@ impl Client {
             mode,
             data: data.clone(),
         };
-        let answer = call!(self, path.given(), WriteFile, request)?;
+        let answer = call!(self, &path, WriteFile, request)?;
         Metadata::from_proto(answer.attr)
     }
 

@@ -21,7 +21,7 @@ impl Client {
             follow: true,
             name: check_xattr_name(name.as_ref())?,
         };
-        Ok(call!(self, path.given(), GetXattr, request)?.value)
+        Ok(call!(self, &path, GetXattr, request)?.value)
     }
 
     /// Sets an extended attribute.
@@ -48,7 +48,7 @@ impl Client {
             value: Bytes::copy_from_slice(value.as_ref()),
             mode: mode.into(),
         };
-        call!(self, path.given(), SetXattr, request).map(|_| ())
+        call!(self, &path, SetXattr, request).map(|_| ())
     }
 
     /// Names of all extended attributes.
@@ -57,7 +57,7 @@ impl Client {
     pub async fn list_xattr(&self, path: impl AsRef<Path>) -> Result<Vec<Bytes>> {
         let path = path::check(path.as_ref())?;
         let request = ListXattrRequest { caller: self.caller(), target: Some(path.target()), follow: true };
-        Ok(call!(self, path.given(), ListXattr, request)?.names)
+        Ok(call!(self, &path, ListXattr, request)?.names)
     }
 
     /// Removes an extended attribute.
@@ -71,6 +71,6 @@ impl Client {
             follow: true,
             name: check_xattr_name(name.as_ref())?,
         };
-        call!(self, path.given(), RemoveXattr, request).map(|_| ())
+        call!(self, &path, RemoveXattr, request).map(|_| ())
     }
 }

@@ -103,7 +103,7 @@ impl Core {
 
     /// The same, and where the path ended.
     pub async fn run_and_find(self: &Arc<Self>, operation: Operation, limit: Duration) -> crate::Result<Found> {
-        let mut ticket = Ticket::new(Arc::clone(self), operation, To::Path);
+        let mut ticket = Ticket::new(Arc::clone(self), operation, To::Path(ROOT_SUBTREE));
         let outcome = tokio::time::timeout(limit, ticket.drive()).await;
         let answered = outcome.unwrap_or_else(|_| Err(ticket.timed_out(limit)))?;
         Ok(ticket.found(answered))

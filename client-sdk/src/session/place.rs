@@ -37,14 +37,14 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Sets out: from the root, or from where a known way leads.
-    pub fn begin(op: &mut Op, routes: &Routes, map: &ClusterMap) -> Self {
+    /// Sets out: from the root, or from where a known way leads; with what begins at an inode, in the subtree `start`.
+    pub fn begin(op: &mut Op, start: SubtreeId, routes: &Routes, map: &ClusterMap) -> Self {
         let Targets { caller, slots } = targets(op);
         let places = slots.map(|slot| {
             let Slot { target, names } = slot?;
             let target = target.as_mut()?;
-            let mut place =
-                Place { subtree: ROOT_SUBTREE, route: 0, original: target.clone(), plain: target.base == 0 };
+            let subtree = if target.base == 0 { ROOT_SUBTREE } else { start };
+            let mut place = Place { subtree, route: 0, original: target.clone(), plain: target.base == 0 };
             if place.plain
                 && let Some(caller) = caller
                 && let Some((way, end)) = routes.find(map, caller, &target.path, names)

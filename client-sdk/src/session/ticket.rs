@@ -29,8 +29,8 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
 /// How a request finds its subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
-    /// By its targets' paths.
-    Path,
+    /// By its targets' paths. What begins at an inode that is known by number does so in this subtree, as was last heard.
+    Path(SubtreeId),
     /// Where this handle belongs.
     Handle(u64),
     /// It is told.
@@ -169,7 +169,7 @@ impl Ticket {
     fn target(&self) -> Option<SubtreeId> {
         let sent = self.sent.map(|sent| sent.subtree);
         sent.or_else(|| match self.to {
-            To::Path => self.places.as_ref().map(Places::subtree),
+            To::Path(_) => self.places.as_ref().map(Places::subtree),
             To::Handle(handle) => lock(&self.core.handles).subtree_of(handle).ok(),
             To::Subtree(subtree) => Some(subtree),
         })
@@ -182,10 +182,10 @@ impl Ticket {
         match self.to {
             To::Subtree(subtree) => Ok(subtree),
             To::Handle(handle) => lock(&self.core.handles).subtree_of(handle),
-            To::Path => {
+            To::Path(start) => {
                 let (core, operation) = (&self.core, &mut self.operation);
                 let places = self.places.get_or_insert_with(|| match &mut operation.op {
-                    Some(op) => Places::begin(op, &core.routes, &core.map.current()),
+                    Some(op) => Places::begin(op, start, &core.routes, &core.map.current()),
                     None => Places::default(),
                 });
                 Ok(places.subtree())
@@ -197,6 +197,9 @@ impl Ticket {
     fn set_out_anew(&mut self) {
         self.sent = None;
         self.crossings = 0;
+        if let To::Path(start) = &mut self.to {
+            *start = ROOT_SUBTREE;
+        }
         if let (Some(mut places), Some(op)) = (self.places.take(), self.operation.op.as_mut()) {
             places.go_back(op, &self.core.routes);
         }
@@ -232,7 +235,7 @@ impl Ticket {
     /// Whom to ask. What goes by handle waits until that owner was told of our handles (R19), nothing else does.
     async fn serving(&mut self) -> Result<Serving, Error> {
         let mut subtree = self.place()?;
-        if self.sent.is_none() && self.to == To::Path && subtree != ROOT_SUBTREE {
+        if self.sent.is_none() && matches!(self.to, To::Path(_)) && subtree != ROOT_SUBTREE {
             let map = self.core.map.current();
             if !map.subtrees.contains_key(&subtree) {
                 // It was merged away, or the map is behind: in both cases the root knows the way.
@@ -291,7 +294,7 @@ impl Ticket {
     fn refused(&mut self, error: Error, serving: &Serving, generation: u64) -> Attempt {
         match (error.reason, self.to) {
             // R16: not done, and it will not be.
-            (Reason::StaleRoute, To::Path) => {
+            (Reason::StaleRoute, To::Path(_)) => {
                 self.set_out_anew();
                 self.onward(error)
             }
@@ -346,7 +349,7 @@ impl Ticket {
         self.sent = None;
         let nonsense = || Error::from(crate::Error::protocol("a crossing for a request without a path"));
         match self.to {
-            To::Path => {
+            To::Path(_) => {
                 let (Some(places), Some(op)) = (self.places.as_mut(), self.operation.op.as_mut()) else {
                     return Err(nonsense());
                 };

@@ -321,6 +321,43 @@ async fn a_listing_tells_the_attributes_of_other_subtrees_roots_too() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_known_by_number_is_asked_for_where_it_was_found() {
+    let one = Fake::start(|seen| {
+        let target = first_target(seen);
+        vec![Act::Answer(match target.base {
+            0 => redirect(vec![Crossing { route: 5, ..to(2, 200, "x") }]),
+            base => redirect(vec![Crossing { route: 5, ..to(2, base, std::str::from_utf8(&target.path).unwrap()) }]),
+        })]
+    })
+    .await;
+    let two = Fake::start_rank(1, 64, |seen| {
+        let attr = Some(Attr { ino: 220, kind: FileKind::Directory.into(), ..Attr::default() });
+        vec![Act::Answer(match op(seen) {
+            Op::Stat(_) => Answer::Stat(StatResponse { attr, placement: None }),
+            _ => Answer::Error(ProtoError::posix(Errno::ENOENT).at("y").to_rpc_status()),
+        })]
+    })
+    .await;
+    let (client, map) = fake::client(fake::map(1, &[&one, &two], &[Owned::root(), OTHER]));
+    let dir = client.open_dir("/a/x").await.unwrap();
+    let error = dir.remove_file("y").await.unwrap_err();
+    assert_eq!((error.errno(), error.path()), (Errno::ENOENT, Some(&b"/a/x/y"[..])));
+    assert_eq!((asked(&one).len(), asked(&two).pop()), (1, Some((2, 220, "y".into(), 0))));
+    for name in ["", ".", "..", "a/b", "a\0b", &"x".repeat(256)] {
+        assert!(dir.remove_file(name).await.is_err(), "{name}");
+    }
+    assert_eq!(two.seen().len(), 2, "none of these is a name");
+    // Its subtree is merged away: the root knows where it is by now.
+    let other = Owned { subtree: 3, ..OTHER };
+    map.send_replace(Arc::new(fake::map(2, &[&one, &two], &[Owned::root(), other])));
+    let asking = tokio::spawn(async move { dir.remove_file("y").await });
+    one.wait_seen(|seen| seen.len() > 1).await;
+    assert_eq!(asked(&one)[1], (1, 220, "y".into(), 0));
+    map.send_replace(Arc::new(fake::map(3, &[&one, &two], &[Owned::root(), OTHER])));
+    assert_eq!(asking.await.unwrap().unwrap_err().errno(), Errno::ENOENT);
+}
+
+#[tokio::test]
 async fn locate_tells_who_answered() {
     let forest = forest(&[(1, "a/b", 2, 200, 5)]);
     let (one, two) = (walking(0, &forest).await, walking(1, &forest).await);

@@ -4,6 +4,7 @@ mod crossings;
 mod fake;
 mod handovers;
 mod reclaims;
+mod trees;
 
 use std::sync::Arc;
 use std::time::Duration;
