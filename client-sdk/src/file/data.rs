@@ -199,7 +199,12 @@ impl OpenFile {
     /// False: the file is not where it was thought to be, or was cut meanwhile.
     async fn write_to_objects(&self, offset: u64, data: &Bytes, end: u64) -> Result<bool> {
         let Some(placement) = self.granted(end).await? else { return Ok(false) };
-        write_objects(self.client.core(), self.ino(), &placement, offset, data).await?;
+        self.write_under(&placement, offset, data, end).await
+    }
+
+    /// False: the file was cut since the placement was given.
+    async fn write_under(&self, placement: &Placement, offset: u64, data: &Bytes, end: u64) -> Result<bool> {
+        write_objects(self.client.core(), self.ino(), placement, offset, data).await?;
         let report = SizeReport {
             size: end,
             truncate_seq: placement.truncate_seq,
@@ -221,7 +226,14 @@ impl OpenFile {
             Err(error) if error.errno() == Errno::EFBIG && ahead > end => self.ask_grant(end).await?,
             other => other?,
         };
-        self.lock().placement = placement;
+        {
+            let mut state = self.lock();
+            if age(&placement) < age(&state.placement) {
+                // A later answer has overtaken it: the file was cut or moved since.
+                return Ok(None);
+            }
+            state.placement = placement;
+        }
         if placement.home() != DataHome::Objects {
             return Ok(None);
         }
@@ -275,8 +287,13 @@ impl OpenFile {
             }
             let end = answer.offset.checked_add(part.len() as u64).filter(|end| *end <= MAX_FILE);
             let end = end.ok_or_else(|| Error::protocol("an impossible end of the file"))?;
-            // R23: the owner has reserved the range, nobody else writes there. Once the file is cut the end is another.
-            match self.write_to_objects(answer.offset, &part, end).await {
+            let placement = check_placement(answer.placement)?;
+            if placement.home() != DataHome::Objects || placement.max_size < end {
+                return Err(Error::protocol("an append to where nothing may be written"));
+            }
+            // R23: the owner has reserved the range, nobody else writes there; but only until the file is cut. Under what
+            // is known by now of a later time, the bytes would stay at an offset that is not the end any more (R22).
+            match self.write_under(&placement, answer.offset, &part, end).await {
                 Ok(true) => return Ok(answer.offset),
                 Ok(false) => {}
                 Err(error) if error.reason() == Reason::StaleGeneration => {}
@@ -361,6 +378,11 @@ impl Drop for OpenFile {
             client.core().forget_handle(handle);
         });
     }
+}
+
+/// Rises whenever a file is cut or moves (R22, R24).
+fn age(placement: &Placement) -> (u64, u64, u64) {
+    (placement.inline_version, placement.generation, placement.truncate_seq)
 }
 
 fn restless() -> Error {

@@ -1,5 +1,6 @@
 //! The session against a scripted rank: duplicates, broken streams, redirects, lies.
 
+mod appends;
 mod crossings;
 mod fake;
 mod handovers;
