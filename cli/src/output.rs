@@ -4,7 +4,8 @@
 //! `directory`, `symlink`), `ino`, `mode` (a number), `uid`, `gid`, `nlink`,
 //! `size` (bytes), `atime_ns`, `mtime_ns`, `ctime_ns`, `birth_time_ns`
 //! (since 1970, UTC), `entries` (of a directory), `target` (of a symlink).
-//! `ls` without `-l` prints `name`, `kind` and `ino` only.
+//! `ls` without `-l` prints `name`, `kind` and `ino` only; with `-l` too, of what is in a directory that the user may
+//! not search.
 //! A name that is not UTF-8 has its odd bytes as `\xNN`, and `"escaped": true`.
 
 use std::fmt::Write as _;
@@ -92,14 +93,23 @@ pub fn file_object(name: &[u8], metadata: &Metadata, target: Option<&[u8]>) -> M
     fields
 }
 
-/// As `ls -l` shows them: `drwxr-xr-x`.
-pub fn mode_text(kind: FileKind, mode: u32) -> String {
-    let mut text = String::with_capacity(10);
-    text.push(match kind {
+fn kind_letter(kind: FileKind) -> char {
+    match kind {
         FileKind::File => '-',
         FileKind::Directory => 'd',
         FileKind::Symlink => 'l',
-    });
+    }
+}
+
+/// Where only the kind is known: `d?????????`.
+pub fn mode_unknown(kind: FileKind) -> String {
+    format!("{}?????????", kind_letter(kind))
+}
+
+/// As `ls -l` shows them: `drwxr-xr-x`.
+pub fn mode_text(kind: FileKind, mode: u32) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(kind_letter(kind));
     for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
         let bits = mode >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });

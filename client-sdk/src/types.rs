@@ -198,7 +198,7 @@ impl DirEntry {
     pub fn kind(&self) -> FileKind {
         self.kind
     }
-    /// Attributes, if the listing was asked for them.
+    /// Attributes, if the listing was asked for them and the caller may search the directory.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }

@@ -1,9 +1,11 @@
 //! `pando ls`
 
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use pando_client::{Client, DirEntry, Metadata, ReadDirOptions};
+use pando_proto::Errno;
 use serde_json::{Map, Value};
 
 use crate::args::LsArgs;
@@ -44,8 +46,14 @@ impl Lister<'_> {
         }
         let options = ReadDirOptions { metadata: self.long, ..ReadDirOptions::default() };
         let mut listing = self.client.read_dir_with(path, options).await?;
+        let mut closed = false;
         while let Some(entry) = listing.next_entry().await? {
+            closed |= self.long && entry.metadata().is_none();
             self.entry(path, &entry).await?;
+        }
+        if closed {
+            let error = pando_proto::Error::posix(Errno::EACCES).at(path.as_os_str().as_bytes());
+            return Err(Failure::from(error).saying("only names are shown: no permission to search the directory"));
         }
         Ok(())
     }
@@ -60,6 +68,12 @@ impl Lister<'_> {
                 object.insert("ino".into(), Value::from(entry.ino()));
                 output::object(object)
             }
+            None if self.long => output::line(long_line(
+                &output::mode_unknown(entry.kind()),
+                [&"?", &"?", &"?", &"?"],
+                "?",
+                &output::shown(entry.name()),
+            )),
             None => output::line(output::shown(entry.name())),
         }
     }
@@ -78,14 +92,17 @@ impl Lister<'_> {
             return output::line(name);
         }
         let arrow = target.map(|target| format!(" -> {}", output::shown(target))).unwrap_or_default();
-        output::line(format!(
-            "{} {:>3} {:>5} {:>5} {:>12} {} {name}{arrow}",
-            output::mode_text(metadata.kind(), metadata.mode()),
-            metadata.nlink(),
-            metadata.uid(),
-            metadata.gid(),
-            metadata.len(),
-            output::time_text(metadata.as_proto().mtime),
+        output::line(long_line(
+            &output::mode_text(metadata.kind(), metadata.mode()),
+            [&metadata.nlink(), &metadata.uid(), &metadata.gid(), &metadata.len()],
+            &output::time_text(metadata.as_proto().mtime),
+            &format!("{name}{arrow}"),
         ))
     }
+}
+
+/// A line of `ls -l`: mode; links, owner, group, size; time; name.
+fn long_line(mode: &str, numbers: [&dyn Display; 4], time: &str, name: &str) -> String {
+    let [links, owner, group, size] = numbers.map(ToString::to_string);
+    format!("{mode} {links:>3} {owner:>5} {group:>5} {size:>12} {time:>19} {name}")
 }

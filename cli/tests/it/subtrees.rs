@@ -61,6 +61,7 @@ fn subtrees_are_split_moved_explained_and_merged() {
     assert_eq!((&by_id["address"], &by_id["subtree"]["id"]), (&explained["address"], &split["id"]));
     assert!(run(&["subtree", "explain", &split["id"].to_string()]).contains("(/a/b), its root"));
     odd_names(&up.mons);
+    without_attributes(&up.mons);
     nothing_else_is_moved(&up.mons);
 
     // The way to a directory may lead through symlinks and other subtrees.
@@ -99,6 +100,34 @@ fn odd_names(mons: &str) {
     run(&["subtree", "move"], &["0"]);
     run(&["subtree", "merge"], &[]);
     run(&["rm", "-r"], &[]);
+}
+
+/// Who may list a directory but not search it sees names, be they of roots of subtrees or not.
+fn without_attributes(mons: &str) {
+    let run = |args: &[&str]| stdout(&pando(mons, args));
+    run(&["mkdir", "-m", "744", "/closed"]);
+    run(&["mkdir", "/closed/one", "/closed/two"]);
+    let listed = |flags: &[&str]| {
+        let output = pando(mons, &[&["--uid", "9", "ls"], flags, &["/closed"]].concat());
+        (failure(&output), String::from_utf8(output.stdout).expect("text"))
+    };
+    let lines = |code, text: &str, lines: &[&str]| ((code, text.to_owned()), lines.concat());
+    let long = lines(
+        1,
+        "pando: /closed: only names are shown: no permission to search the directory (EACCES); `pando ls -l` shows who may, `--uid 0` acts as root",
+        &["one", "two"]
+            .map(|name| format!("d?????????   ?     ?     ?            ?                   ? {name}\n"))
+            .each_ref()
+            .map(String::as_str),
+    );
+    let short = lines(0, "", &["one\n", "two\n"]);
+    assert_eq!((listed(&["-l"]), listed(&[])), (long.clone(), short.clone()));
+    run(&["subtree", "split", "/closed/two"]);
+    assert_eq!((listed(&["-l"]), listed(&[])), (long, short));
+    let all = objects(&run(&["ls", "-l", "--json", "/closed"]));
+    assert!(all.iter().all(|entry| entry["mode"] == 0o755), "root sees all");
+    run(&["subtree", "merge", "/closed/two"]);
+    run(&["rm", "-r", "/closed"]);
 }
 
 /// Bad input is refused, and changes nothing.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -21,7 +22,8 @@ const PARALLEL: usize = 32;
 /// What a listing brings along.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadDirOptions {
-    /// Attributes of each entry.
+    /// Attributes of each entry. Who may read the directory but not search it learns names, kinds and inodes only, as
+    /// with readdir(3) and stat(2).
     pub metadata: bool,
     /// Content of inline files that the caller may read; implies attributes.
     pub bodies: bool,
@@ -57,7 +59,8 @@ impl Client {
         self.read_dir_with(path, ReadDirOptions::default()).await
     }
 
-    /// Lists a directory with attributes or contents.
+    /// Lists a directory with attributes or contents. Each page is asked for by the path: [`Dir::read_dir_with`](crate::Dir)
+    /// stays with one directory, whatever takes its name meanwhile.
     ///
     /// Errors: as [`read_dir`](Self::read_dir).
     pub async fn read_dir_with(&self, path: impl AsRef<Path>, options: ReadDirOptions) -> Result<ReadDir> {
@@ -154,19 +157,26 @@ fn check(answer: ReaddirResponse, mut after: Bytes) -> Result<Page> {
     Ok(Page { entries, after, end: answer.end })
 }
 
-/// Asks for attributes that the listing could not tell: roots of other subtrees belong to other owners (R15).
+/// Asks for attributes that the listing could not tell: roots of other subtrees belong to other owners (R15). Where the
+/// caller may not search the directory there are none, of what is in other subtrees as of all else.
 async fn complete(client: &Client, dir: &Checked, page: Page) -> Result<Page> {
     if page.entries.iter().all(|entry| entry.metadata().is_some()) {
         return Ok(page);
     }
+    let closed = &AtomicBool::new(false);
     let asking = page.entries.into_iter().map(|entry| async move {
-        if entry.metadata().is_some() {
+        if entry.metadata().is_some() || closed.load(Ordering::Relaxed) {
             return Ok(Some(entry));
         }
         match client.stat(&dir.join(entry.name()), false).await {
             Ok(metadata) => Ok(Some(entry.with_metadata(metadata))),
             // It vanished since the listing.
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            // The directory may not be searched: the rest need not be asked for.
+            Err(error) if error.errno() == Errno::EACCES => {
+                closed.store(true, Ordering::Relaxed);
+                Ok(Some(entry))
+            }
             Err(error) => Err(error),
         }
     });

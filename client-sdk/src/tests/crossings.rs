@@ -321,6 +321,33 @@ async fn a_listing_tells_the_attributes_of_other_subtrees_roots_too() {
 }
 
 #[tokio::test]
+async fn a_listing_of_what_may_not_be_searched_has_names_without_attributes() {
+    let fake = Fake::start(|seen| {
+        let entry = |number| DirEntry {
+            name: format!("{number:04}").into(),
+            ino: number,
+            kind: FileKind::Directory.into(),
+            ..DirEntry::default()
+        };
+        vec![Act::Answer(match op(seen) {
+            Op::Readdir(_) => Answer::Readdir(ReaddirResponse { entries: (1..=1000).map(entry).collect(), end: true }),
+            _ => Answer::Error(ProtoError::posix(Errno::EACCES).to_rpc_status()),
+        })]
+    })
+    .await;
+    let (client, _map) = fake.client();
+    let options = ReadDirOptions { metadata: true, ..ReadDirOptions::default() };
+    let mut listing = client.read_dir_with("/d", options).await.unwrap();
+    let mut count = 1;
+    while let Some(entry) = listing.next_entry().await.unwrap() {
+        assert_eq!((entry.ino(), entry.metadata()), (count, None));
+        count += 1;
+    }
+    assert_eq!(count, 1001);
+    assert!(fake.seen().len() <= 33, "one refusal tells enough: {}", fake.seen().len());
+}
+
+#[tokio::test]
 async fn a_directory_that_is_known_by_number_is_asked_for_where_it_was_found() {
     let one = Fake::start(|seen| {
         let target = first_target(seen);

@@ -7,7 +7,7 @@ use pando_proto::mds::{DirEntry, ReaddirRequest, ReaddirResponse};
 
 use super::flag;
 use crate::inode::{Dentry, Inode, attr, in_objects, is_dir, is_file, placement};
-use crate::permission::{READ, Who};
+use crate::permission::{EXECUTE, READ, Who};
 use crate::resolve::{find, home_elsewhere};
 use crate::stop::{Step, Stop, invalid};
 use crate::view::View;
@@ -28,7 +28,9 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReaddirRequest) -> Step<Readdir
     let page = view.page(dir, &inode, &request.after, limit as usize)?;
     let mut end = page.end;
     let mut entries = Vec::with_capacity(page.entries.len());
-    if !request.want_attrs && !request.want_bodies {
+    // Without search permission stat(2) of an entry is refused, and all the more its content: names may be had.
+    let searchable = who.may(&inode, EXECUTE);
+    if !searchable || !(request.want_attrs || request.want_bodies) {
         entries.extend(page.entries.into_iter().map(|(name, dentry)| plain(name, dentry)));
         return Ok(ReaddirResponse { entries, end });
     }

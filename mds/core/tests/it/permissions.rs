@@ -1,5 +1,6 @@
 //! Who may do what.
 
+use bytes::Bytes;
 use pando_proto::Errno;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
@@ -90,6 +91,23 @@ fn directories_need_search_and_write() {
     ] {
         assert_eq!(rig.errno(by(other(), op.clone())), Errno::EACCES, "{op:?}");
     }
+}
+
+#[test]
+fn a_listing_tells_names_only_to_who_may_not_search() {
+    let mut rig = home();
+    let mut full = |mode, who| {
+        rig.ok(chmod("home", mode));
+        let Op::Readdir(plain) = readdir("home", "", 0) else { panic!() };
+        let full = ReaddirRequest { want_attrs: true, want_bodies: true, caller: who, ..plain };
+        let Reply::Readdir(listing) = rig.ok(Op::Readdir(full)) else { panic!() };
+        let entry = listing.entries.into_iter().next().unwrap();
+        (entry.name, entry.attr.is_some(), entry.placement.is_some(), entry.body)
+    };
+    let (name, body) = (Bytes::from("f"), Some(Bytes::from("x")));
+    assert_eq!(full(0o755, user(2, &[])), (name.clone(), true, true, body.clone()));
+    assert_eq!(full(0o744, user(2, &[])), (name.clone(), false, false, None), "stat and read are refused there");
+    assert_eq!(full(0o644, None), (name, true, true, body), "root may");
 }
 
 #[test]
