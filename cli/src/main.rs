@@ -14,6 +14,7 @@ mod output;
 mod session;
 mod subtrees;
 mod verbs;
+mod walk;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;

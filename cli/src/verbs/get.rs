@@ -3,12 +3,14 @@
 //! one that is killed leaves it, `.pando-get-PROCESS-NUMBER`. What is no regular file, as a pipe or a terminal, is written
 //! as it is.
 
+use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt as _;
-use pando_client::{Client, File, FileKind, ReadDirOptions};
+use pando_client::{Client, Dir, File, FileKind, OpenOptions, ReadDirOptions};
 use pando_proto::Errno;
 use tokio::io::AsyncWriteExt as _;
 
@@ -55,56 +57,95 @@ async fn get(client: &Client, args: &GetArgs) -> Result<(), Failure> {
         _ => args.local.clone(),
     };
     if !found.is_dir() {
-        return file(client, &args.remote, &local, found.mode()).await;
+        return file(client.open(&args.remote).await?, &args.remote, &local, found.mode()).await;
     }
     if !args.recursive {
         let error = pando_proto::Error::posix(Errno::EISDIR).at(args.remote.as_os_str().as_encoded_bytes());
         return Err(Failure::from(error).hint(Errno::EISDIR, "use `get -r`"));
     }
-    tree(client, &args.remote, &local).await
+    tree(client, &args.remote, local).await
 }
 
-async fn tree(client: &Client, remote: &Path, local: &Path) -> Result<(), Failure> {
+/// What a directory in the cluster holds, and where it goes. It is looked for when its turn comes, by its name in that
+/// directory and never by a path: whoever may rename in the tree cannot lead the copy out of it by a symlink.
+struct Entry {
+    dir: Dir,
+    name: OsString,
+    from: PathBuf,
+    to: PathBuf,
+}
+
+async fn tree(client: &Client, remote: &Path, local: PathBuf) -> Result<(), Failure> {
     let mut failures = Failures::default();
-    let mut stack = vec![(remote.to_owned(), local.to_owned())];
-    while let Some((from, to)) = stack.pop() {
-        match fs::create_dir(&to) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(Failure::local(&to, &error)),
-            _ => {}
-        }
-        let options = ReadDirOptions { metadata: true, ..ReadDirOptions::default() };
-        let mut listing = client.read_dir_with(&from, options).await?;
-        let mut others: Vec<(PathBuf, PathBuf, FileKind, u32)> = Vec::new();
-        while let Some(entry) = listing.next_entry().await? {
-            let (from, to) = (from.join(entry.file_name()), to.join(entry.file_name()));
-            let mode = entry.metadata().map_or(0o644, pando_client::Metadata::mode);
-            match entry.kind() {
-                FileKind::Directory => stack.push((from, to)),
-                kind => others.push((from, to, kind, mode)),
-            }
-        }
-        let copying = others.iter().map(|(from, to, kind, mode)| one(client, from, to, *kind, *mode));
-        let mut copying = futures_util::stream::iter(copying).buffer_unordered(PARALLEL);
-        while let Some(outcome) = copying.next().await {
-            failures.note(outcome)?;
+    let top = client.open_dir(remote).await?;
+    make_directory(&local, fs::metadata)?;
+    let mut stack = directory(&top, remote, &local, &mut failures).await?;
+    while let Some(entry) = stack.pop() {
+        match subdirectory(entry, &mut failures).await {
+            Ok(below) => stack.extend(below),
+            Err(failure) => failures.note(Err(failure))?,
         }
     }
     failures.finish()
 }
 
-async fn one(client: &Client, from: &Path, to: &Path, kind: FileKind, mode: u32) -> Result<(), Failure> {
+async fn subdirectory(entry: Entry, failures: &mut Failures) -> Result<Vec<Entry>, Failure> {
+    let Entry { dir, name, from, to } = entry;
+    let dir = dir.open_dir(&name).await?;
+    make_directory(&to, fs::symlink_metadata)?;
+    directory(&dir, &from, &to, failures).await
+}
+
+/// Makes a directory, or finds it. As `cp` has it, a symlink will do for the one that the user has named, but not for
+/// those below it: an earlier copy may have made it, and so it may lead wherever somebody in the cluster wants.
+fn make_directory<'a>(to: &'a Path, look: impl FnOnce(&'a Path) -> io::Result<fs::Metadata>) -> Result<(), Failure> {
+    match fs::create_dir(to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match look(to) {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => Err(io::Error::from_raw_os_error(Errno::ENOTDIR.0)),
+            Err(error) => Err(error),
+        },
+        other => other,
+    }
+    .map_err(|error| Failure::local(to, &error))
+}
+
+/// Copies all in a directory that is none; returns the directories.
+async fn directory(dir: &Dir, from: &Path, to: &Path, failures: &mut Failures) -> Result<Vec<Entry>, Failure> {
+    let options = ReadDirOptions { metadata: true, ..ReadDirOptions::default() };
+    let mut listing = dir.read_dir_with(options).await?;
+    let (mut below, mut others) = (Vec::new(), Vec::new());
+    while let Some(found) = listing.next_entry().await? {
+        let name = found.file_name();
+        let entry = Entry { dir: dir.clone(), from: from.join(&name), to: to.join(&name), name };
+        let mode = found.metadata().map_or(0o644, pando_client::Metadata::mode);
+        match found.kind() {
+            FileKind::Directory => below.push(entry),
+            kind => others.push((entry, kind, mode)),
+        }
+    }
+    let copying = others.iter().map(|(entry, kind, mode)| one(entry, *kind, *mode));
+    let mut copying = futures_util::stream::iter(copying).buffer_unordered(PARALLEL);
+    while let Some(outcome) = copying.next().await {
+        failures.note(outcome)?;
+    }
+    Ok(below)
+}
+
+async fn one(entry: &Entry, kind: FileKind, mode: u32) -> Result<(), Failure> {
+    let Entry { dir, name, from, to } = entry;
     if kind == FileKind::Symlink {
-        let target = client.read_link(from).await?;
+        let target = dir.read_link(name).await?;
         return symlink(target, to).map_err(|error| Failure::local(to, &error));
     }
-    file(client, from, to, mode).await
+    let source = OpenOptions::new().read(true).no_follow(true).open_in(dir, name).await?;
+    file(source, from, to, mode).await
 }
 
 /// A file that is made gets the mode of the one in the cluster. One that is there keeps its own, and its owner where that
 /// may be, but not its other names: they stay with the old content.
-async fn file(client: &Client, from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
+async fn file(source: File, from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
     let local = |error| Failure::local(to, &error);
-    let source = client.open(from).await?;
     match Place::of(to).map_err(local)? {
         Place::Other => {
             let mut target = tokio::fs::File::create(to).await.map_err(local)?;
@@ -112,7 +153,7 @@ async fn file(client: &Client, from: &Path, to: &Path, mode: u32) -> Result<(), 
         }
         Place::File { path, before } => {
             let (temporary, made) = Temporary::beside(&path).map_err(|error| {
-                Failure::local(to, &std::io::Error::other(format!("no temporary file can be made beside it: {error}")))
+                Failure::local(to, &io::Error::other(format!("no temporary file can be made beside it: {error}")))
             })?;
             let mut target = tokio::fs::File::from_std(made);
             fill(&source, from, &mut target, to).await?;

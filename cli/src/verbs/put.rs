@@ -5,15 +5,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::ffi::OsString;
+use std::io::{Read as _, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use pando_client::{Client, Metadata, OpenOptions, ReadDirOptions};
 use pando_proto::{ClientId, Errno};
+use rustix::fs::FileType;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::args::PutArgs;
@@ -21,6 +24,7 @@ use crate::failure::{Failure, Failures};
 use crate::interrupts::Interrupts;
 use crate::session::{Session, finish};
 use crate::verbs::into_directory;
+use crate::walk::LocalDir;
 
 /// Files under way at once.
 const PARALLEL: usize = 32;
@@ -98,13 +102,14 @@ impl Put {
             return;
         }
         let options = ReadDirOptions { page: PAGE, ..ReadDirOptions::default() };
-        let Ok(mut listing) = self.client.read_dir_with(dir, options).await else { return };
+        let Ok(dir) = self.client.open_dir(dir).await else { return };
+        let Ok(mut listing) = dir.read_dir_with(options).await else { return };
         for _ in 0..LOOKED_AT {
             let Ok(Some(entry)) = listing.next_entry().await else { return };
             let name = entry.file_name();
             if let Some(maker) = maker(&self.client.map().cluster_id, name.as_bytes()) {
                 if self.has_ended(maker) {
-                    let _ = self.client.remove_file(dir.join(name)).await;
+                    let _ = dir.remove_file(name).await;
                 }
             } else if name.as_bytes() > TEMPORARY.as_bytes() && !name.as_bytes().starts_with(TEMPORARY.as_bytes()) {
                 return;
@@ -158,40 +163,63 @@ async fn all(put: &Put, args: &PutArgs) -> Result<(), Failure> {
         }
         return tree(put, &args.local, &remote).await;
     }
-    if found.is_file() {
-        return file(put, &args.local, &remote, &found).await;
-    }
+    let local = |error| Failure::local(&args.local, &error);
     if found.is_symlink() {
-        return one(put, &args.local, &remote).await;
+        return link(client, &std::fs::read_link(&args.local).map_err(local)?, &remote).await;
+    }
+    let source = std::fs::File::open(&args.local).map_err(local)?;
+    if found.is_file() {
+        return file(put, source, &args.local, &remote).await;
     }
     // A pipe, as `<(command)` is one.
-    let source = std::fs::File::open(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
     stream(put, Source::File(args.local.clone(), source), &remote, 0o644, 0).await
+}
+
+/// What a directory on this machine holds, and where it goes.
+struct Entry {
+    dir: Rc<LocalDir>,
+    name: OsString,
+    from: PathBuf,
+    to: PathBuf,
 }
 
 async fn tree(put: &Put, local: &Path, remote: &Path) -> Result<(), Failure> {
     let mut failures = Failures::default();
-    let mut stack = vec![(local.to_owned(), remote.to_owned())];
-    while let Some((from, to)) = stack.pop() {
-        failures.note(directory(&put.client, &from, &to).await)?;
-        let mut files = Vec::new();
-        let entries = std::fs::read_dir(&from).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-        for entry in entries.map_err(|error| Failure::local(&from, &error))? {
-            let pair = (entry.path(), to.join(entry.file_name()));
-            let kind = entry.file_type().map_err(|error| Failure::local(entry.path(), &error))?;
-            if kind.is_dir() { stack.push(pair) } else { files.push(pair) }
-        }
-        let copying = files.iter().map(|(from, to): &(PathBuf, PathBuf)| one(put, from, to));
-        let mut copying = futures_util::stream::iter(copying).buffer_unordered(PARALLEL);
-        while let Some(outcome) = copying.next().await {
-            failures.note(outcome)?;
+    let top = LocalDir::open(local).map_err(|error| Failure::local(local, &error))?;
+    let mut stack = directory(put, top, local, remote, &mut failures).await?;
+    while let Some(Entry { dir, name, from, to }) = stack.pop() {
+        match dir.open_dir(&name) {
+            Ok(dir) => stack.extend(directory(put, dir, &from, &to, &mut failures).await?),
+            Err(error) => failures.note(Err(Failure::local(&from, &error)))?,
         }
     }
     failures.finish()
 }
 
-async fn directory(client: &Client, from: &Path, to: &Path) -> Result<(), Failure> {
-    let mode = std::fs::metadata(from).map_err(|error| Failure::local(from, &error))?.permissions().mode() & 0o7777;
+/// Copies all in a directory that is none; returns the directories.
+async fn directory(
+    put: &Put,
+    dir: LocalDir,
+    from: &Path,
+    to: &Path,
+    failures: &mut Failures,
+) -> Result<Vec<Entry>, Failure> {
+    let local = |error| Failure::local(from, &error);
+    failures.note(make_directory(&put.client, to, dir.mode().map_err(local)?).await)?;
+    let (entries, dir) = (dir.entries().map_err(local)?, Rc::new(dir));
+    let (mut below, mut files) = (Vec::new(), Vec::new());
+    for (name, is_directory) in entries {
+        let entry = Entry { dir: Rc::clone(&dir), from: from.join(&name), to: to.join(&name), name };
+        if is_directory { below.push(entry) } else { files.push(entry) }
+    }
+    let mut copying = futures_util::stream::iter(files.iter().map(|entry| one(put, entry))).buffer_unordered(PARALLEL);
+    while let Some(outcome) = copying.next().await {
+        failures.note(outcome)?;
+    }
+    Ok(below)
+}
+
+async fn make_directory(client: &Client, to: &Path, mode: u32) -> Result<(), Failure> {
     match client.create_dir_with_mode(to, mode).await {
         Err(error) if error.errno() == Errno::EEXIST => Ok(()),
         other => other.map(|_| ()).map_err(Failure::from),
@@ -199,35 +227,44 @@ async fn directory(client: &Client, from: &Path, to: &Path) -> Result<(), Failur
 }
 
 /// A file or a symlink.
-async fn one(put: &Put, from: &Path, to: &Path) -> Result<(), Failure> {
-    let client = &put.client;
+async fn one(put: &Put, entry: &Entry) -> Result<(), Failure> {
+    let Entry { dir, name, from, to } = entry;
     let local = |error| Failure::local(from, &error);
-    let found = std::fs::symlink_metadata(from).map_err(local)?;
-    if found.is_symlink() {
-        let target = std::fs::read_link(from).map_err(local)?;
-        return Ok(client.symlink(target, to).await?);
+    match dir.kind(name).map_err(local)? {
+        FileType::Symlink => link(&put.client, &dir.read_link(name).map_err(local)?, to).await,
+        FileType::RegularFile => file(put, dir.open_file(name).map_err(local)?, from, to).await,
+        _ => Err(left_out(from)),
     }
-    if !found.is_file() {
-        return Err(Failure::Local(format!("{}: neither file, directory nor symlink, left out", from.display())));
-    }
-    file(put, from, to, &found).await
 }
 
-async fn file(put: &Put, from: &Path, to: &Path, found: &std::fs::Metadata) -> Result<(), Failure> {
+async fn link(client: &Client, target: &Path, to: &Path) -> Result<(), Failure> {
+    Ok(client.symlink(target, to).await?)
+}
+
+fn left_out(from: &Path) -> Failure {
+    Failure::Local(format!("{}: neither file, directory nor symlink, left out", from.display()))
+}
+
+async fn file(put: &Put, mut source: std::fs::File, from: &Path, to: &Path) -> Result<(), Failure> {
     let client = &put.client;
     let local = |error| Failure::local(from, &error);
+    let found = source.metadata().map_err(local)?;
+    if !found.is_file() {
+        return Err(left_out(from));
+    }
     let mode = found.permissions().mode() & 0o7777;
     if found.len() <= client.map().inline_limit() {
-        let data = std::fs::read(from).map_err(local)?;
+        let mut data = Vec::new();
+        source.read_to_end(&mut data).map_err(local)?;
         // It may have grown meanwhile.
         if data.len() as u64 <= client.map().inline_limit() {
             // One request: all of it or nothing.
             client.write_with(to, data.into(), mode, false).await?;
             return Ok(());
         }
+        source.rewind().map_err(local)?;
     }
-    let source = Source::File(from.to_owned(), std::fs::File::open(from).map_err(local)?);
-    stream(put, source, to, mode, found.len()).await
+    stream(put, Source::File(from.to_owned(), source), to, mode, found.len()).await
 }
 
 /// Where bytes come from; read on another thread, for the session's keep-alive must go on.

@@ -3,9 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use pando_local_cluster::process::{Process, interrupts};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -187,4 +189,55 @@ fn interrupted_get(up: &Up, to: &Path, signal: Signal) -> Option<i32> {
     get.signal(signal);
     up.process.signal(Signal::CONT);
     get.wait(LIMIT).unwrap().code()
+}
+
+/// Somebody who may rename in a tree that is being copied puts a symlink in the place of a directory that was listed.
+pub fn a_copy_stays_in_its_tree(mons: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let (large, to) = (dir.path().join("large"), dir.path().join("tree"));
+    std::fs::write(&large, vec![1; 4 << 20]).unwrap();
+    let run = |args: &[&str]| stdout(&pando(mons, args));
+    run(&["mkdir", "-p", "/out/tree/sub", "/out/kept"]);
+    for file in ["/out/tree/file", "/out/kept/secret"] {
+        run(&["put", large.to_str().unwrap(), file]);
+    }
+    std::fs::create_dir(&to).unwrap();
+    let pipe = to.join("file");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let mut get = Command::new(env!("CARGO_BIN_EXE_pando"));
+    let mut get = Process::spawn(get.args(["--mons", mons, "get", "-r", "/out/tree"]).arg(dir.path())).unwrap();
+    let ((opened, was_opened), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+    let reader = std::thread::spawn(move || {
+        // Until there is a writer.
+        let mut pipe = std::fs::File::open(pipe).unwrap();
+        opened.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        std::io::copy(&mut pipe, &mut std::io::sink()).unwrap()
+    });
+    was_opened.recv_timeout(LIMIT).expect("the copy begins in time");
+    // More than a pipe holds is to come before it goes on to the directory.
+    run(&["mv", "/out/tree/sub", "/out/moved"]);
+    run(&["ln", "-s", "/out/kept", "/out/tree/sub"]);
+    go_on.send(()).unwrap();
+    assert_eq!(reader.join().unwrap(), 4 << 20);
+    assert_eq!((get.wait(LIMIT).unwrap().code(), names_in(&to)), (Some(1), vec!["file".to_owned()]));
+    run(&["rm", "-r", "/out"]);
+}
+
+/// What is a symlink in the cluster now may be a directory the next time.
+pub fn no_copy_goes_where_an_earlier_one_has_put_a_symlink(mons: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let (outside, local) = (dir.path().join("outside"), dir.path().to_str().unwrap());
+    std::fs::create_dir(&outside).unwrap();
+    let run = |args: &[&str]| stdout(&pando(mons, args));
+    run(&["mkdir", "/again"]);
+    run(&["ln", "-s", outside.to_str().unwrap(), "/again/sub"]);
+    run(&["get", "-r", "/again", local]);
+    run(&["rm", "/again/sub"]);
+    run(&["mkdir", "/again/sub"]);
+    run(&["put", "/dev/null", "/again/sub/file"]);
+    let (code, text) = failure(&pando(mons, &["get", "-r", "/again", local]));
+    assert!(code == 1 && text.contains("/again/sub: "), "{text}");
+    assert_eq!(names_in(&outside), [""; 0]);
+    run(&["rm", "-r", "/again"]);
 }

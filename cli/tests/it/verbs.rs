@@ -1,6 +1,9 @@
 //! What each verb does and says, against one cluster.
 
-use crate::transfers::{files, got_whole_or_not_at_all, nothing_is_left, whole_or_nothing};
+use crate::transfers::{
+    a_copy_stays_in_its_tree, files, got_whole_or_not_at_all, no_copy_goes_where_an_earlier_one_has_put_a_symlink,
+    nothing_is_left, whole_or_nothing,
+};
 use crate::{Up, failure, objects, pando, stdout};
 
 #[test]
@@ -12,6 +15,8 @@ fn the_verbs_do_what_they_say() {
     whole_or_nothing(&up.mons);
     nothing_is_left(&up.mons);
     got_whole_or_not_at_all(&up);
+    a_copy_stays_in_its_tree(&up.mons);
+    no_copy_goes_where_an_earlier_one_has_put_a_symlink(&up.mons);
     directories_do_not_go_into_themselves(&up.mons);
     no_mon(&up.mons);
 
