@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use pando_client::{Errno, FileKind, ReadDirOptions};
+use pando_client::{Errno, FileKind, OpenOptions, ReadDirOptions};
 
 use crate::{end, small, within};
 
@@ -57,5 +57,47 @@ async fn trees_are_made_and_removed() {
     within(client.remove_dir_all("/a")).await.unwrap();
     assert!(!client.try_exists("/a").await.unwrap());
     assert_eq!(client.read("/kept").await.unwrap(), "kept");
+    end(cluster, client).await;
+}
+
+#[tokio::test]
+async fn a_directory_stays_the_same_whatever_takes_its_place() {
+    let (cluster, client) = small().await;
+    client.create_dir_all("/tree/sub/deep").await.unwrap();
+    client.create_dir("/kept").await.unwrap();
+    for (path, text) in [("/tree/sub/file", "inside"), ("/kept/file", "outside"), ("/kept/more", "outside")] {
+        client.write(path, text).await.unwrap();
+    }
+    let tree = client.open_dir("/tree").await.unwrap();
+    let sub = tree.open_dir("sub").await.unwrap();
+    client.rename("/tree/sub", "/moved").await.unwrap();
+    client.symlink("/kept", "/tree/sub").await.unwrap();
+    client.symlink("/kept/file", "/moved/link").await.unwrap();
+
+    assert_eq!(tree.open_dir("sub").await.unwrap_err().errno(), Errno::ENOTDIR);
+    assert_eq!(tree.read_link("sub").await.unwrap().to_str(), Some("/kept"));
+    let listing = sub.read_dir_with(ReadDirOptions { metadata: true, ..ReadDirOptions::default() }).await.unwrap();
+    let names: Vec<_> = within(listing.map(|entry| entry.unwrap().file_name()).collect()).await;
+    assert_eq!(names, ["deep", "file", "link"]);
+    let mut reading = OpenOptions::new();
+    reading.read(true).no_follow(true);
+    assert_eq!(reading.open_in(&sub, "link").await.unwrap_err().errno(), Errno::ELOOP);
+    let file = reading.open_in(&sub, "file").await.unwrap();
+    assert_eq!(file.read_at(0, 100).await.unwrap(), "inside");
+    file.close().await.unwrap();
+    assert_eq!(sub.remove_file("more").await.unwrap_err().errno(), Errno::ENOENT);
+    assert_eq!(sub.remove_file("deep").await.unwrap_err().errno(), Errno::EISDIR);
+    assert_eq!(tree.remove_dir("sub").await.unwrap_err().errno(), Errno::ENOTDIR);
+    for name in ["file", "link"] {
+        sub.remove_file(name).await.unwrap();
+    }
+    sub.remove_dir("deep").await.unwrap();
+    client.remove_dir("/moved").await.unwrap();
+    let error = sub.remove_file("file").await.unwrap_err();
+    assert!(matches!(error.errno(), Errno::ENOENT | Errno::ESTALE), "{error}");
+    assert_eq!(error.path(), Some(&b"/tree/sub/file"[..]), "as it was found");
+    within(client.remove_dir_all("/tree")).await.unwrap();
+    assert_eq!(client.metadata("/kept").await.unwrap().entries(), 2);
+    assert_eq!(client.remove_dir_all("/").await.unwrap_err().errno(), Errno::EBUSY);
     end(cluster, client).await;
 }
