@@ -269,6 +269,8 @@ impl TakeOver {
             puts: repair.puts,
             deletes: repair.deletes,
             map_epoch: 0,
+            // R5: the parts were promised room when their batch began.
+            uses_reserve: true,
         });
         Box::pin(async move {
             let response = committing.await?;

@@ -37,10 +37,10 @@ pub use completed::CompletedRef;
 /// Deletes of `q/` and `r/` that ride in one commit.
 const MAX_TRIMS_PER_COMMIT: usize = 256;
 
-/// A key that no record has. Its delete changes nothing and marks a commit that may use the space that pools keep in
-/// reserve: they refuse commits without a delete when they are full, but the later parts of a batch cannot be
-/// refused any more (R5).
-pub const RESERVED_SPACE: Bytes = Bytes::from_static(b"~reserved");
+/// Bytes of batches whose first part was sent and whose part in one shard was not, beyond which no other batch over
+/// several shards begins there. A new owner applies in one commit all that a shard lacks (R5), and a commit has a largest
+/// size.
+const MAX_OWED: usize = 2 << 20;
 
 /// When an open batch takes no more.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,9 @@ pub struct Commit {
     pub puts: Vec<Record>,
     /// Keys to delete.
     pub deletes: Vec<Bytes>,
+    /// It may use the space that pools keep in reserve: an operation of it removes something (I9), or it is a later part,
+    /// which cannot be refused any more (R5). What is trimmed along with it does not count: each commit trims something.
+    pub uses_reserve: bool,
 }
 
 /// What the end of a commit brought.
@@ -90,6 +93,8 @@ struct Shard {
     /// Batches with a part that is not in the shard yet, in order.
     queue: VecDeque<BatchId>,
     in_flight: bool,
+    /// Bytes of batches that have begun elsewhere and have a part for this shard (see [`MAX_OWED`]).
+    owed: usize,
     /// Keys whose delete rides in the next commit.
     trims: VecDeque<Bytes>,
 }
@@ -97,6 +102,12 @@ struct Shard {
 impl Shard {
     fn is_ready(&self) -> bool {
         self.listed && self.fenced
+    }
+
+    /// Whether one more batch may begin elsewhere that has a part for this shard. What is owed behind it cannot come
+    /// before it.
+    fn may_owe(&self, batch: BatchId) -> bool {
+        self.owed < MAX_OWED || self.queue.front() == Some(&batch)
     }
 }
 
@@ -192,6 +203,9 @@ impl Pipeline {
             self.busy.remove(&shard);
         }
         let batch = self.batches.get_mut(&id).expect("R5: a batch is known until it is settled");
+        if shard != batch.first {
+            state.owed -= batch.bytes;
+        }
         let mut progress = Progress::default();
         if shard == batch.first {
             batch.stage = Stage::Durable;
@@ -364,7 +378,9 @@ impl Pipeline {
         let id = *state.queue.front().filter(|_| !state.in_flight)?;
         let batch = self.batches.get(&id)?;
         let commit = match batch.stage {
-            Stage::Open | Stage::Closed if shard == batch.first && self.may_start(batch) => self.first_part(shard, id),
+            Stage::Open | Stage::Closed if shard == batch.first && self.may_start(id, batch) => {
+                self.first_part(shard, id)
+            }
             Stage::Durable => self.later_part(shard, id)?,
             Stage::Open | Stage::Closed | Stage::Sent => return None,
         };
@@ -372,9 +388,12 @@ impl Pipeline {
         Some(commit)
     }
 
-    fn may_start(&self, batch: &Batch) -> bool {
+    fn may_start(&self, id: BatchId, batch: &Batch) -> bool {
         batch.needs.iter().all(|need| self.is_durable(*need))
-            && batch.shards().all(|shard| self.shards.get(&shard).is_some_and(Shard::is_ready))
+            && batch.shards().all(|shard| {
+                let state = self.shards.get(&shard);
+                state.is_some_and(|state| state.is_ready() && (shard == batch.first || state.may_owe(id)))
+            })
     }
 
     /// Part one: its records, `q/`, `r/` with the other parts, and what is to be trimmed here.
@@ -384,6 +403,11 @@ impl Pipeline {
         if let Some(batch) = self.batches.get_mut(&id) {
             batch.stage = Stage::Sent;
             (puts, deletes) = batch.take_part(shard);
+            for other in batch.shards().filter(|other| *other != shard) {
+                if let Some(state) = self.shards.get_mut(&other) {
+                    state.owed += batch.bytes;
+                }
+            }
             if let Some(value) = batch.redo_record() {
                 puts.push(Record { key: Key::Redo(shard, self.subtree, self.epoch, id.0).encode(), value });
             }
@@ -391,17 +415,17 @@ impl Pipeline {
                 puts.push(Record { key: Key::Completed(shard, self.subtree, self.epoch, id.0).encode(), value });
             }
         }
+        let uses_reserve = !deletes.is_empty();
         if let Some(state) = self.shards.get_mut(&shard) {
             let count = state.trims.len().min(MAX_TRIMS_PER_COMMIT);
             deletes.extend(state.trims.drain(..count));
         }
-        Commit { shard, batch: id, puts, deletes }
+        Commit { shard, batch: id, puts, deletes, uses_reserve }
     }
 
     fn later_part(&mut self, shard: ShardId, id: BatchId) -> Option<Commit> {
-        let (puts, mut deletes) = self.batches.get_mut(&id)?.take_part(shard);
-        use_reserve(&mut deletes);
-        Some(Commit { shard, batch: id, puts, deletes })
+        let (puts, deletes) = self.batches.get_mut(&id)?.take_part(shard);
+        Some(Commit { shard, batch: id, puts, deletes, uses_reserve: true })
     }
 
     /// Counts a part as applied; true if it was the last.
@@ -430,13 +454,6 @@ impl Pipeline {
 /// Records of merged subtrees keep their own keys.
 fn completed_key(shard: ShardId, reference: CompletedRef) -> Bytes {
     Key::Completed(shard, reference.subtree, reference.epoch, reference.batch.0).encode()
-}
-
-/// R5: a commit with these deletes is not refused for want of space.
-fn use_reserve(deletes: &mut Vec<Bytes>) {
-    if deletes.is_empty() {
-        deletes.push(RESERVED_SPACE);
-    }
 }
 
 #[cfg(test)]

@@ -108,6 +108,7 @@ impl Subtree {
                 puts: commit.puts,
                 deletes: commit.deletes,
                 map_epoch: self.map.epoch.0,
+                uses_reserve: commit.uses_reserve,
             });
             self.commits_in_flight += 1;
             self.spawn(async move { Event::Committed(Committed { shard, batch, outcome: committing.await }) });

@@ -171,7 +171,7 @@ impl FakeRecords {
         let mut store = self.store.borrow_mut();
         let number = (request.epoch, request.batch);
         assert!(!store.refused.contains(&number), "R4: a refused number is not used again");
-        let full = store.full && !request.puts.is_empty() && request.deletes.is_empty();
+        let full = store.full && !request.puts.is_empty() && !request.uses_reserve;
         let full = full.then(|| Error::new(Reason::NoSpace, "full"));
         if let Some(error) = store.refuse.take().or(full) {
             store.refused.insert(number);

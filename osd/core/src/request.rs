@@ -73,6 +73,8 @@ pub struct Batch {
     pub batch: u64,
     /// Puts and deletes under engine keys.
     pub changes: Vec<Change>,
+    /// It may use the space that is kept in reserve (I9).
+    pub uses_reserve: bool,
 }
 
 /// A change of an object, with what makes it exactly once (R22).

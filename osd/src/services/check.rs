@@ -90,8 +90,8 @@ pub(crate) fn commit(map: &ClusterMap, request: CommitRequest) -> Result<Checked
     if bytes > MAX_BATCH_BYTES {
         return Err(Error::new(Reason::TooLarge, format!("a batch has at most {MAX_BATCH_BYTES} bytes, not {bytes}")));
     }
-    let batch =
-        Batch { shard, subtree: SubtreeId(request.subtree), epoch: request.epoch, batch: request.batch, changes };
+    let (subtree, uses_reserve) = (SubtreeId(request.subtree), request.uses_reserve);
+    let batch = Batch { shard, subtree, epoch: request.epoch, batch: request.batch, changes, uses_reserve };
     Ok(Checked {
         pg: map.pg_of_shard(shard),
         map_epoch: Epoch(request.map_epoch),

@@ -239,6 +239,7 @@ pub fn batch(shard: u32, epoch: u64, number: u64, puts: &[(&str, &str)]) -> Comm
         puts: puts.iter().map(|(key, value)| Record { key: bytes(key), value: bytes(value) }).collect(),
         deletes: Vec::new(),
         map_epoch: 0,
+        uses_reserve: false,
     }
 }
 

@@ -126,6 +126,7 @@ async fn i9_a_full_osd_refuses_writes_and_still_deletes() {
     objects.trim(object(0), 1, TrimKind::Delete, 0, 0).await.unwrap();
     let mut unlink = batch(0, 1, number, &[("dir", "entry count")]);
     unlink.deletes.push(bytes("k"));
+    unlink.uses_reserve = true;
     assert_eq!(records.commit(unlink).await.unwrap().outcome(), CommitOutcome::Done);
     faulty.used_percent.store(50, Ordering::SeqCst);
     let accepted = async {

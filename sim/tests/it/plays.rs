@@ -223,6 +223,7 @@ fn r11_late_batches_of_the_parent_change_nothing_after_split_and_move() {
             puts: Vec::new(),
             deletes: vec![Key::Dentry(dir, Bytes::from_static(b"f")).encode()],
             map_epoch: 0,
+            uses_reserve: false,
         };
         let late = records.commit(delete(ROOT_SUBTREE, epoch, u64::MAX)).await.map_err(text)?;
         if late.outcome() != CommitOutcome::Fenced {

@@ -85,7 +85,5 @@ fn repair(records: BTreeMap<Bytes, Option<Bytes>>) -> Repair {
             None => repair.deletes.push(key),
         }
     }
-    // The parts were promised space when their batch began.
-    super::use_reserve(&mut repair.deletes);
     repair
 }

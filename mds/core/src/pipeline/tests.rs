@@ -378,9 +378,8 @@ fn a_batch_over_two_shards_is_durable_with_its_first_part_and_settled_with_its_l
     assert_eq!(pipeline.committed(ShardId(0), both), Progress { durable: Some(both), settled: None });
     let second = pipeline.next_commits();
     assert_eq!((second.len(), second[0].shard, second[0].batch), (1, ShardId(1), both), "R5: in order");
-    assert_eq!(second[0].deletes, [RESERVED_SPACE], "R5: it cannot be refused for want of space any more");
-    assert_eq!(Key::decode(ShardId(1), &RESERVED_SPACE), None, "no record has that key");
-    assert!(first[0].deletes.is_empty());
+    assert!(second[0].uses_reserve, "R5: it cannot be refused for want of space any more");
+    assert!(!first[0].uses_reserve, "I9: it only adds");
     assert_eq!(pipeline.committed(ShardId(1), both).settled, Some(both));
     assert_eq!(pipeline.next_commits()[0].batch, next);
     // r/ is deleted with the next batch of the first shard.
@@ -448,4 +447,50 @@ fn what_merged_subtrees_left_is_trimmed_under_their_own_keys() {
     pipeline.committed(list.shard, list.batch);
     let commit = pipeline.next_commits().remove(0);
     assert_eq!((commit.batch, commit.deletes), (batch, vec![key(Key::Completed(ShardId(7), child, Epoch(3), 6))]));
+}
+
+#[test]
+fn i9_what_only_adds_does_not_use_the_reserve_whatever_is_trimmed_along_with_it() {
+    let mut pipeline = ready_pipeline();
+    let completed = Completed { client_id: 1, request: 1, result: "done".into() };
+    let first = pipeline.admit(&[write(0, 1)], &[], Some(completed));
+    assert!(!pipeline.next_commits()[0].uses_reserve);
+    pipeline.committed(ShardId(0), first);
+    pipeline.forget(CompletedRef { subtree: SUBTREE, epoch: EPOCH, batch: first });
+    let second = pipeline.admit(&[write(0, 2)], &[], None);
+    let commit = pipeline.next_commits().remove(0);
+    assert_eq!((commit.deletes.len(), commit.uses_reserve), (1, false), "q/ goes with each commit");
+    pipeline.committed(ShardId(0), second);
+    pipeline.admit(&[Write { value: None, ..write(0, 2) }, write(0, 3)], &[], None);
+    assert!(pipeline.next_commits()[0].uses_reserve, "something is removed");
+}
+
+/// The shard of the later parts takes nothing for a while.
+#[test]
+fn r5_what_one_shard_lacks_stays_small_enough_for_one_commit() {
+    let mut pipeline = ready_pipeline();
+    let big = |shard: u16, number: u64| Write { value: Some(vec![7; 300 << 10].into()), ..write(shard, number) };
+    let later = ShardId(2);
+    let (mut begun, mut held) = (Vec::new(), Vec::new());
+    for round in 0..40 {
+        let shard = round as u16 % 2;
+        pipeline.admit(&[big(shard, 10 * round), big(2, 10 * round + 1)], &[], None);
+        for commit in pipeline.next_commits() {
+            if commit.shard == later {
+                held.push(commit);
+            } else {
+                begun.push(commit.batch);
+                pipeline.committed(commit.shard, commit.batch);
+            }
+        }
+    }
+    assert!((2..=5).contains(&begun.len()), "{begun:?}");
+    assert!(pipeline.shards[&later].owed <= MAX_OWED + (2 << 20), "{}", pipeline.shards[&later].owed);
+    // It takes them again: all comes to its end.
+    while let Some(commit) = held.pop().or_else(|| pipeline.next_commits().pop()) {
+        pipeline.committed(commit.shard, commit.batch);
+        held.extend(pipeline.next_commits());
+    }
+    assert!(pipeline.is_idle());
+    assert!(pipeline.shards.values().all(|shard| shard.owed == 0));
 }

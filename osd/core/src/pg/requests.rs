@@ -115,7 +115,7 @@ impl Pg {
             // What the answer tells must not be lost: it waits for the write that raised the fence, or applied it.
             Entry::Refused => self.reply_after(last, token, Reply::Fenced { fence_epoch }),
             Entry::Done => self.reply_after(last, token, Reply::Committed { fence_epoch }),
-            Entry::Apply(_) if needs_space(&batch.changes) && self.is_full() => self.reply(token, Err(no_space())),
+            Entry::Apply(_) if needs_space(&batch) && self.is_full() => self.reply(token, Err(no_space())),
             Entry::Apply(after) => {
                 let mut changes = batch.changes;
                 changes.push(Change::Put { key: keys::fence(batch.shard, batch.subtree), value: after.encode() });
@@ -295,9 +295,8 @@ impl Reads {
 }
 
 /// A batch that frees nothing is no way out of a full cluster (I9).
-fn needs_space(changes: &[Change]) -> bool {
-    let puts = changes.iter().any(|change| matches!(change, Change::Put { .. }));
-    puts && !changes.iter().any(|change| matches!(change, Change::Delete { .. }))
+fn needs_space(batch: &Batch) -> bool {
+    !batch.uses_reserve && batch.changes.iter().any(|change| matches!(change, Change::Put { .. }))
 }
 
 fn no_space() -> Error {

@@ -46,7 +46,7 @@ fn append(entry: Entry) -> Body {
 
 fn batch(number: u64, key: &'static [u8]) -> Batch {
     let changes = vec![Change::Put { key: keys::record(SHARD, key), value: Bytes::from_static(b"v") }];
-    Batch { shard: SHARD, subtree: ONE, epoch: 1, batch: number, changes }
+    Batch { shard: SHARD, subtree: ONE, epoch: 1, batch: number, changes, uses_reserve: false }
 }
 
 /// What a batch changes, its fence included.

@@ -11,9 +11,13 @@ fn i9_a_full_disk_refuses_what_frees_nothing() {
     let actions = pg.take_actions();
     let [Action::Reply(1, Err(error))] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(error.reason, Reason::NoSpace);
-    let mut unlink = batch(1, b"a");
-    unlink.changes.push(Change::Delete { key: keys::record(SHARD, b"gone") });
-    pg.request(2, Request::Commit(unlink));
+    // Each commit of a subtree deletes records of what was answered: that frees nothing that lasts.
+    let mut create = batch(1, b"a");
+    create.changes.push(Change::Delete { key: keys::record(SHARD, b"gone") });
+    pg.request(2, Request::Commit(create.clone()));
+    assert_no_space(&mut pg, 2);
+    let unlink = Batch { uses_reserve: true, ..create };
+    pg.request(3, Request::Commit(unlink));
     assert!(matches!(pg.take_actions()[..], [Action::Commit(_)]));
 }
 

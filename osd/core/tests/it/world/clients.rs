@@ -113,5 +113,5 @@ fn commit(client: usize, batch: u64) -> Batch {
     if batch > 2 {
         changes.push(Change::Delete { key: keys::record(shard, &(batch - 2).to_be_bytes()) });
     }
-    Batch { shard, subtree: SubtreeId(1), epoch: 1, batch, changes }
+    Batch { shard, subtree: SubtreeId(1), epoch: 1, batch, changes, uses_reserve: batch > 2 }
 }
