@@ -117,12 +117,11 @@ impl Meter {
         self.own.fetch_sub(bytes, Ordering::Relaxed);
         self.all.fetch_sub(bytes, Ordering::Relaxed);
     }
-}
 
-impl Drop for Meter {
-    fn drop(&mut self) {
-        // What was never sent is gone with the stream.
-        self.all.fetch_sub(*self.own.get_mut(), Ordering::Relaxed);
+    /// The stream has ended, and what was never sent is gone with it. Nothing is queued any more, but operations under
+    /// way may know the connection for long (I8).
+    pub fn ended(&self) {
+        self.all.fetch_sub(self.own.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 

@@ -314,6 +314,12 @@ impl Frames {
     }
 }
 
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.meter.ended();
+    }
+}
+
 impl Stream for Frames {
     type Item = Result<ServerFrame, Status>;
 

@@ -13,6 +13,7 @@ mod handover;
 mod inos;
 mod job;
 mod merging;
+mod orphans;
 mod purge;
 mod reply;
 mod routes;
@@ -104,6 +105,8 @@ pub(crate) enum Event {
     Again(u64),
     /// The map knows that these have ended.
     Told(Vec<TransactionId>),
+    /// What could not be given up is to be tried again.
+    ReapOn,
 }
 
 macro_rules! messages {
@@ -195,8 +198,7 @@ pub(crate) struct Subtree {
     spills: spill::Spills,
     purges: purge::Purges,
     statfs: statfs::Statfs,
-    /// Unlinked inodes of the time before the takeover that may be open somewhere (R19).
-    orphans: BTreeSet<Ino>,
+    orphans: orphans::Orphans,
     /// Sessions that may hold them open and have not registered again.
     awaited: BTreeMap<ClientId, clients::Awaited>,
     /// Sessions whose reclaims ended in this turn.

@@ -154,14 +154,20 @@ impl Handles {
     }
 
     fn open(&mut self, client: ClientId, number: u64, handle: Handle) {
-        if self.sessions.entry(client).or_default().insert(number, handle).is_none() {
-            self.total += 1;
-            let count = self.inodes.entry(handle.ino).or_default();
-            count.all += 1;
-            count.granted += u32::from(handle.granted);
-            // Only such a handle is granted from the start.
-            count.reclaimed |= handle.granted;
+        // A number names one handle; one that was handed over may have been reclaimed before.
+        if self.get(client, number).is_some_and(|before| before.ino != handle.ino) {
+            return;
         }
+        let before = self.sessions.entry(client).or_default().insert(number, handle);
+        let count = self.inodes.entry(handle.ino).or_default();
+        if before.is_none() {
+            self.total += 1;
+            count.all += 1;
+        }
+        count.granted += u32::from(handle.granted);
+        count.granted -= before.map_or(0, |before| u32::from(before.granted));
+        // Only such a handle is granted from the start.
+        count.reclaimed |= handle.granted;
     }
 
     /// Returns the inode if that was its last handle.

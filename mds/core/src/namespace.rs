@@ -296,6 +296,8 @@ impl Namespace {
         self.deferred.clear();
         // Purges that go on are found by their records.
         self.busy.clear();
+        // Numbers of batches begin anew: one of before would be taken for one that is to come.
+        self.unblocked.clear();
         self.cache.begin_epoch();
     }
 

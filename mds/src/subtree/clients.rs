@@ -276,24 +276,6 @@ impl Subtree {
         }
     }
 
-    /// R19: orphans go only when everyone who may have them open has come back or is gone.
-    pub(super) fn reap_if_all_are_back(&mut self) {
-        if !self.awaited.is_empty() {
-            return;
-        }
-        let deferred = self.namespace.end_grace();
-        let mut orphans = std::mem::take(&mut self.orphans);
-        orphans.extend(deferred);
-        for ino in orphans {
-            self.reap(ino);
-        }
-    }
-
-    fn reap(&mut self, ino: pando_proto::Ino) {
-        let job = self.new_job(Work::Reap(ino), ClientId(0), 0, To::Nobody);
-        self.runnable.push_back(job);
-    }
-
     /// Tells the namespace where it ends, if that has changed.
     pub(super) fn learn_map(&mut self) {
         let shape = self.trees.of(&self.map);

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::job::{Job, To, Work, data_bytes, is_read};
+use super::orphans::Orphans;
 use super::reply::error_result;
 use super::{Event, Parts, Subtree};
 use crate::memory::Kind;
@@ -117,7 +118,7 @@ impl Subtree {
             spills: Default::default(),
             purges: Default::default(),
             statfs: Default::default(),
-            orphans: opened.orphans,
+            orphans: Orphans::found(opened.orphans),
             awaited: awaited(&map, own.subtree).map(|client| (client, Default::default())).collect(),
             map,
             due_to_register: Default::default(),
@@ -269,6 +270,7 @@ impl Subtree {
             Event::Parted(job, parted, reads) => self.parted(job, parted, reads),
             Event::Again(job) => self.try_again(job),
             Event::Told(told) => self.told(told),
+            Event::ReapOn => self.reap_on(),
         }
     }
 
@@ -418,6 +420,9 @@ impl Subtree {
             self.namespace.unpin(job.id);
         }
         self.reclaim_ended(&job);
+        if let Work::Reap(_) = job.work {
+            self.reaped();
+        }
         let result = match done.result {
             Ok(result) => result,
             Err(error) => error_result(&self.signed(error)),
@@ -438,6 +443,9 @@ impl Subtree {
         self.reclaim_ended(&job);
         if job.rounds > 0 {
             self.namespace.unpin(job.id);
+        }
+        if let Work::Reap(ino) = job.work {
+            self.not_reaped(ino);
         }
         let result = error_result(&self.signed(error));
         self.hold(job, result, Default::default(), None);

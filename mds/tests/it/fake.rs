@@ -65,6 +65,7 @@ pub struct FakeRecords {
     gets: Rc<watch::Sender<usize>>,
     read_delay: Duration,
     reads_wait: Rc<watch::Sender<bool>>,
+    reads_to_fail: Rc<Cell<usize>>,
 }
 
 impl Default for FakeRecords {
@@ -77,6 +78,7 @@ impl Default for FakeRecords {
             gets: Rc::new(watch::channel(0).0),
             read_delay: Duration::ZERO,
             reads_wait: Rc::new(watch::channel(false).0),
+            reads_to_fail: Rc::default(),
         }
     }
 }
@@ -96,9 +98,18 @@ impl FakeRecords {
         self.reads_wait.send_replace(held);
     }
 
-    async fn may_read(&self) {
+    /// So many reads from now on fail.
+    pub fn fail_reads(&self, count: usize) {
+        self.reads_to_fail.set(count);
+    }
+
+    async fn may_read(&self) -> Result<(), Error> {
         tokio::time::sleep(self.read_delay).await;
         self.reads_wait.subscribe().wait_for(|held| !held).await.expect("never closed");
+        let failing = self.reads_to_fail.get();
+        self.reads_to_fail.set(failing.saturating_sub(1));
+        let error = (failing > 0).then(|| Error::new(Reason::Timeout, "the placement group did not answer"));
+        error.map_or(Ok(()), Err)
     }
 
     /// Refuses the next commit with this error.
@@ -226,7 +237,7 @@ impl Records for FakeRecords {
         let this = self.clone();
         Box::pin(async move {
             this.gets.send_modify(|gets| *gets += 1);
-            this.may_read().await;
+            this.may_read().await?;
             let store = this.store.borrow();
             Ok(keys.into_iter().map(|key| store.records.get(&(shard, key)).cloned()).collect())
         })
@@ -235,7 +246,7 @@ impl Records for FakeRecords {
     fn scan(&self, shard: ShardId, start: Bytes, end: Bytes, limit: u32) -> Io<Page> {
         let this = self.clone();
         Box::pin(async move {
-            this.may_read().await;
+            this.may_read().await?;
             let store = this.store.borrow();
             let inside = |key: &Bytes| end.is_empty() || *key < end;
             let from = store.records.range((shard, start)..);

@@ -151,6 +151,24 @@ fn orphans_wait_for_every_session_of_the_time_before() {
     });
 }
 
+#[test]
+fn i7_an_orphan_that_could_not_be_given_up_is_tried_again() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        unlinked_but_open(&world, &mut rank.connect(1).await).await;
+        rank.stop().await;
+        let rank = TestRank::start(&world, 2, CACHE).await;
+        rank.connect(2).await.call(stat("absent")).await.unwrap_err();
+        world.records.fail_reads(1);
+        rank.change_map(|map| map.sessions.clear());
+        while orphans(&world) > 0 {
+            tokio::task::yield_now().await;
+        }
+        rank.stop().await;
+    });
+}
+
 fn reclaim(handles: Vec<ReclaimedHandle>) -> Op {
     Op::Reclaim(ReclaimRequest { handles })
 }

@@ -1,5 +1,7 @@
 //! Re-registers handles after a restart of the rank (R19).
 
+use std::collections::BTreeSet;
+
 use pando_proto::mds::{HandleElsewhere, ReclaimRequest, ReclaimResponse, ReclaimedHandle};
 use pando_proto::{ClientId, Errno, Ino, SubtreeId};
 
@@ -22,7 +24,13 @@ pub(crate) fn run(view: &mut View<'_>, request: &ReclaimRequest) -> Step<Reclaim
         check_room(view, unknown)?;
     }
     let (mut lost, mut elsewhere, mut missing) = (Vec::new(), Vec::new(), false);
+    let mut named = BTreeSet::new();
     for reclaimed in &request.handles {
+        if !named.insert(reclaimed.handle) {
+            // What it is the first one says. The table does not know that one yet.
+            lost.push(reclaimed.handle);
+            continue;
+        }
         match reclaim(view, client, reclaimed) {
             Ok(Found::Here) => {}
             Ok(Found::Lost) => lost.push(reclaimed.handle),

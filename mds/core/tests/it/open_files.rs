@@ -191,3 +191,20 @@ fn a_directory_is_not_reclaimed_for_writing() {
     let write = WriteRequest { handle: 1, ino, data: "x".into(), ..Default::default() };
     assert_eq!(rig.errno(Op::Write(write)), Errno::EBADF);
 }
+
+#[test]
+fn one_number_names_one_handle_however_often_it_is_reclaimed() {
+    let mut rig = Rig::new(config());
+    let (a, b) = (rig.write("a", b"a").ino, rig.write("b", b"b").ino);
+    rig.run_as(ClientId(2), open("b", 9, R)).unwrap();
+    let handles =
+        [(7, a, R), (7, b, R | W), (7, a, R)].map(|(handle, ino, flags)| ReclaimedHandle { handle, ino, flags });
+    let Reply::Reclaim(reply) = rig.ok(Op::Reclaim(ReclaimRequest { handles: handles.to_vec() })) else { panic!() };
+    assert_eq!(reply.lost, [7, 7], "the first one counts");
+    rig.ok(close(7));
+    rig.ok(unlink("a"));
+    rig.ok(unlink("b"));
+    rig.flush();
+    assert!(rig.inode(Ino(a)).is_none(), "I7: nobody has it open");
+    assert!(rig.inode(Ino(b)).is_some(), "R19: client 2 has it open");
+}

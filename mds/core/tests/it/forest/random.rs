@@ -211,14 +211,16 @@ impl Forest {
                 want_bodies: step.x & 16 == 0,
                 ..Default::default()
             };
-            let wanted = request.want_attrs || request.want_bodies;
+            let dir = expected.is_ok().then(|| self.model.find(step.uid, path, true).unwrap());
+            // Who may list but not search is told names alone.
+            let searchable = dir.is_some_and(|dir| self.model.may(step.uid, dir, 1));
+            let wanted = searchable && (request.want_attrs || request.want_bodies);
             let outcome = expected.as_ref().map(|_| ()).map_err(|errno| *errno);
             let Some(Reply::Readdir(page)) = self.check(step, Op::Readdir(request), |_| outcome) else { return };
             assert!(page.end || !page.entries.is_empty(), "a page makes progress");
-            let dir = self.model.find(step.uid, path, true).unwrap();
             for entry in &page.entries {
                 let name = String::from_utf8(entry.name.to_vec()).unwrap();
-                let id = self.model.node(dir).names[&name];
+                let id = self.model.node(dir.unwrap()).names[&name];
                 let foreign = self.is_root(id) || self.subtrees_with(id).len() > 1;
                 assert!(foreign || entry.attr.is_some() == wanted, "{name} of {path}");
                 assert!(entry.attr.is_none() || !self.is_root(id), "R15: the root is not answered by the parent");
