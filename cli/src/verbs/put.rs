@@ -185,15 +185,25 @@ struct Entry {
 
 async fn tree(put: &Put, local: &Path, remote: &Path) -> Result<(), Failure> {
     let mut failures = Failures::default();
-    let top = LocalDir::open(local).map_err(|error| Failure::local(local, &error))?;
+    let unread = |error| Failure::local(local, &error);
+    let top = LocalDir::open(local).map_err(unread)?;
+    make_directory(&put.client, remote, top.mode().map_err(unread)?, true).await?;
     let mut stack = directory(put, top, local, remote, &mut failures).await?;
-    while let Some(Entry { dir, name, from, to }) = stack.pop() {
-        match dir.open_dir(&name) {
-            Ok(dir) => stack.extend(directory(put, dir, &from, &to, &mut failures).await?),
-            Err(error) => failures.note(Err(Failure::local(&from, &error)))?,
+    while let Some(entry) = stack.pop() {
+        match subdirectory(put, entry, &mut failures).await {
+            Ok(below) => stack.extend(below),
+            Err(failure) => failures.note(Err(failure))?,
         }
     }
     failures.finish()
+}
+
+async fn subdirectory(put: &Put, entry: Entry, failures: &mut Failures) -> Result<Vec<Entry>, Failure> {
+    let Entry { dir, name, from, to } = entry;
+    let unread = |error| Failure::local(&from, &error);
+    let dir = dir.open_dir(&name).map_err(unread)?;
+    make_directory(&put.client, &to, dir.mode().map_err(unread)?, false).await?;
+    directory(put, dir, &from, &to, failures).await
 }
 
 /// Copies all in a directory that is none; returns the directories.
@@ -205,7 +215,6 @@ async fn directory(
     failures: &mut Failures,
 ) -> Result<Vec<Entry>, Failure> {
     let local = |error| Failure::local(from, &error);
-    failures.note(make_directory(&put.client, to, dir.mode().map_err(local)?).await)?;
     let (entries, dir) = (dir.entries().map_err(local)?, Rc::new(dir));
     let (mut below, mut files) = (Vec::new(), Vec::new());
     for (name, is_directory) in entries {
@@ -219,11 +228,15 @@ async fn directory(
     Ok(below)
 }
 
-async fn make_directory(client: &Client, to: &Path, mode: u32) -> Result<(), Failure> {
-    match client.create_dir_with_mode(to, mode).await {
-        Err(error) if error.errno() == Errno::EEXIST => Ok(()),
-        other => other.map(|_| ()).map_err(Failure::from),
-    }
+/// Makes a directory, or finds it. As `cp` has it, a symlink will do for the one that the user has named
+/// (`follow`), but not for those below it: an earlier copy may have made it, and so it may lead anywhere.
+async fn make_directory(client: &Client, to: &Path, mode: u32, follow: bool) -> Result<(), Failure> {
+    let found = match client.create_dir_with_mode(to, mode).await {
+        Err(error) if error.errno() == Errno::EEXIST && follow => client.metadata(to).await?,
+        Err(error) if error.errno() == Errno::EEXIST => client.symlink_metadata(to).await?,
+        other => other?,
+    };
+    if found.is_dir() { Ok(()) } else { Err(failure_at(Errno::ENOTDIR, to)) }
 }
 
 /// A file or a symlink.

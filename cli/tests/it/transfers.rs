@@ -240,4 +240,17 @@ pub fn no_copy_goes_where_an_earlier_one_has_put_a_symlink(mons: &str) {
     assert!(code == 1 && text.contains("/again/sub: "), "{text}");
     assert_eq!(names_in(&outside), [""; 0]);
     run(&["rm", "-r", "/again"]);
+
+    let tree = dir.path().join("twice");
+    std::fs::create_dir(&tree).unwrap();
+    std::os::unix::fs::symlink("/outside", tree.join("sub")).unwrap();
+    run(&["mkdir", "/outside"]);
+    run(&["put", "-r", tree.to_str().unwrap(), "/"]);
+    std::fs::remove_file(tree.join("sub")).unwrap();
+    std::fs::create_dir(tree.join("sub")).unwrap();
+    std::fs::write(tree.join("sub/file"), "").unwrap();
+    let (code, text) = failure(&pando(mons, &["put", "-r", tree.to_str().unwrap(), "/"]));
+    assert_eq!((code, text.as_str()), (1, "pando: /twice/sub: not a directory (ENOTDIR)"));
+    assert_eq!(run(&["ls", "/outside"]), "");
+    run(&["rm", "-r", "/twice", "/outside"]);
 }
