@@ -284,13 +284,21 @@ impl Error {
         tonic::Status::with_error_details(self.code(), self.message.clone(), details)
     }
 
-    /// Reads what a peer sent. A status without our ErrorInfo (transport errors) is classed by its code.
+    /// Whether the status is what a peer of ours said: it carries our ErrorInfo. Any other was made up on the way, and
+    /// says nothing certain about what the peer has done, or will do (R7).
+    pub fn is_from_peer(status: &tonic::Status) -> bool {
+        let details = status.check_error_details().unwrap_or_default();
+        details.error_info().is_some_and(|info| info.domain == DOMAIN)
+    }
+
+    /// Reads what a peer sent. A status without our ErrorInfo is one of the transport: see
+    /// [`is_from_peer`](Self::is_from_peer).
     pub fn from_tonic(status: &tonic::Status) -> Self {
         let details = status.check_error_details().unwrap_or_default();
         let retry_after = details.retry_info().and_then(|info| info.retry_delay);
         let info = details.error_info().filter(|info| info.domain == DOMAIN);
         let Some(info) = info else {
-            return Self { retry_after, ..Self::new(reason_of_code(status.code()), describe(status)) };
+            return Self { retry_after, ..Self::new(reason_of_transport(status.code()), describe(status)) };
         };
         let reason = Reason::parse(&info.reason).unwrap_or_else(|| reason_of_code(status.code()));
         let field = |name: &str| info.metadata.get(name);
@@ -341,6 +349,19 @@ fn describe(status: &tonic::Status) -> String {
     if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() }
 }
 
+/// Of a status that the transport made up. Its codes are no word of the peer: GOAWAY(ENHANCE_YOUR_CALM), for one, ends
+/// all calls of a connection with `ResourceExhausted`, whether they were done or not. Only what the same request meets
+/// again wherever it goes is told as such: tonic refuses messages above its limit with `OutOfRange`.
+fn reason_of_transport(code: Code) -> Reason {
+    match code {
+        Code::DeadlineExceeded => Reason::Timeout,
+        Code::OutOfRange => Reason::TooLarge,
+        Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied => Reason::InvalidRequest,
+        _ => Reason::Unavailable,
+    }
+}
+
+/// Of a reason that a newer peer has made up.
 fn reason_of_code(code: Code) -> Reason {
     match code {
         Code::Unavailable | Code::Cancelled | Code::Unknown => Reason::Unavailable,

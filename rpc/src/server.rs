@@ -18,6 +18,9 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 const FRAME_BYTES: u32 = 1 << 20;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Calls that a peer gave up before they were looked at. HTTP/2 servers end a connection that has more of them, with all
+/// its other calls: a client that drops many calls at once, at their deadline, is no attacker.
+const GIVEN_UP: usize = 16 << 10;
 /// How long calls in flight may take to end after a stop was asked for.
 const DRAIN: Duration = Duration::from_millis(500);
 
@@ -89,6 +92,7 @@ pub async fn serve(listener: Listener, routes: Routes, shutdown: Shutdown) -> io
         .max_frame_size(FRAME_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_pending_accept_reset_streams(Some(GIVEN_UP))
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, async move { signal.stopped().await });
     let deadline = async {

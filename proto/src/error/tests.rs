@@ -26,6 +26,18 @@ fn a_transport_error_is_classed_by_its_code() {
 }
 
 #[test]
+fn r7_the_transport_says_nothing_certain_about_an_outcome() {
+    use Code::{Aborted, DataLoss, Internal, NotFound, ResourceExhausted, Unknown};
+    for code in [Aborted, DataLoss, Internal, NotFound, ResourceExhausted, Unknown] {
+        let status = tonic::Status::new(code, "h2 protocol error");
+        assert!(!Error::is_from_peer(&status));
+        assert_eq!(Error::from_tonic(&status).reason, Reason::Unavailable, "{code:?}");
+    }
+    assert_eq!(Error::from_tonic(&tonic::Status::out_of_range("too large")).reason, Reason::TooLarge);
+    assert!(Error::is_from_peer(&Error::new(Reason::TooLarge, "by a peer").to_tonic()));
+}
+
+#[test]
 fn an_unknown_reason_of_a_newer_peer_keeps_its_errno() {
     let mut details = ErrorDetails::new();
     details.set_error_info("MADE_UP", "pando", HashMap::from([("errno".to_owned(), "EDQUOT".to_owned())]));
