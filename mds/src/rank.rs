@@ -275,8 +275,8 @@ pub async fn start_with(config: Config, env: Env, between: impl FnOnce(Outside) 
     end_former_sessions(&mons, &map, session, rank).await?;
     let watch = mons.watch(map, env.shutdown.clone());
     let outside = Outside {
-        records: Rc::new(RecordClient::new(Arc::clone(&env.net), watch.clone())),
-        objects: Rc::new(ObjectClient::new(Arc::clone(&env.net), watch.clone(), session)),
+        records: Rc::new(RecordClient::new(Arc::clone(&env.net), watch.clone(), env.shutdown.clone())),
+        objects: Rc::new(ObjectClient::new(Arc::clone(&env.net), watch.clone(), session, env.shutdown.clone())),
         mons: Rc::new(RankMons { client: mons.clone(), rank, incarnation }),
         peers: Rc::new(RankPeers::new(Arc::clone(&env.net))),
     };

@@ -10,12 +10,14 @@ mod address;
 mod admin;
 mod client;
 mod heartbeat;
+mod stamp;
 mod targets;
 mod watch;
 
 pub use address::{check_mons, is_address};
 pub use admin::AdminClient;
 pub use client::{MonClient, MoveOutcome};
+pub use stamp::ClusterStamp;
 pub use watch::MapWatch;
 
 /// Who holds a lease.
@@ -39,5 +41,6 @@ impl std::fmt::Display for Daemon {
 /// gRPC metadata in which a follower names the leader's address.
 pub const LEADER_HINT: &str = "pando-leader";
 
-/// gRPC metadata in which a caller names its cluster, once it knows it. A mon of another cluster refuses the call.
+/// gRPC metadata in which a caller names its cluster, once it knows it. A mon or OSD of another cluster refuses the
+/// call.
 pub const CLUSTER_HEADER: &str = "pando-cluster-bin";

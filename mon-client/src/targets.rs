@@ -1,7 +1,7 @@
 //! Which mon to ask, and how often: one retry loop for every call.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pando_proto::mon::GetStatusRequest;
@@ -9,13 +9,11 @@ use pando_proto::mon::admin_service_client::AdminServiceClient;
 use pando_proto::{Errno, Error, Reason};
 use pando_rpc::Net;
 use tokio::time::Instant;
-use tonic::metadata::{Binary, MetadataValue};
-use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Response, Status};
 
-use crate::{CLUSTER_HEADER, LEADER_HINT, check_mons};
+use crate::{ClusterStamp, LEADER_HINT, check_mons};
 
 /// A mon that does not answer within this is left for the next one.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -25,25 +23,12 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 const MAX_TARGETS: usize = 16;
 
 /// To a mon; each call says which cluster is meant, once that is known.
-pub(crate) type MonChannel = InterceptedService<Channel, Stamp>;
-
-/// The id of the cluster that this process belongs to. Whoever answers at the address of a mon may be one of another.
-#[derive(Clone, Default)]
-pub(crate) struct Stamp(Arc<OnceLock<MetadataValue<Binary>>>);
-
-impl Interceptor for Stamp {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(cluster) = self.0.get() {
-            request.metadata_mut().insert_bin(CLUSTER_HEADER, cluster.clone());
-        }
-        Ok(request)
-    }
-}
+pub(crate) type MonChannel = InterceptedService<Channel, ClusterStamp>;
 
 /// The mons that are known.
 pub(crate) struct Targets {
     net: Arc<dyn Net>,
-    stamp: Stamp,
+    stamp: ClusterStamp,
     state: Mutex<State>,
 }
 
@@ -57,14 +42,12 @@ impl Targets {
         check_mons("the list of mons", &mons)?;
         let connect = |address: String| pando_rpc::channel(&net, &address).map(|channel| (address, channel));
         let known = mons.into_iter().take(MAX_TARGETS).map(connect).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { net, stamp: Stamp::default(), state: Mutex::new(State { known, current: 0 }) })
+        Ok(Self { net, stamp: ClusterStamp::default(), state: Mutex::new(State { known, current: 0 }) })
     }
 
     /// From now on mons of other clusters refuse what this process asks.
     pub(crate) fn bind(&self, cluster: &[u8; 16]) {
-        if *cluster != [0; 16] {
-            self.stamp.0.get_or_init(|| MetadataValue::from_bytes(cluster));
-        }
+        self.stamp.bind(cluster);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

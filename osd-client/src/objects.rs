@@ -11,11 +11,11 @@ use pando_proto::osd::{
     Mutation, ObjectId, ReadRequest, StatRequest, StatResponse, TrimKind, TrimRequest, WriteRequest,
 };
 use pando_proto::{ClientId, Error, Ino, MAX_MESSAGE_BYTES, PoolId, Reason};
-use pando_rpc::Net;
-use tonic::transport::Channel;
+use pando_rpc::{Net, Shutdown};
+use tonic::{Response, Status};
 
-use crate::connections::Connections;
-use crate::retry::{Backoff, is_definite};
+use crate::connections::{Connections, OsdChannel};
+use crate::retry::{Backoff, answered, check_size, is_definite};
 use crate::sequences::{Begun, CallingOff, Pending, Sequences};
 
 /// One attempt; after it the same call is sent again.
@@ -25,6 +25,7 @@ pub(crate) struct Shared {
     connections: Connections,
     map: MapWatch,
     session: ClientId,
+    shutdown: Shutdown,
     pub(crate) sequences: Sequences,
 }
 
@@ -33,10 +34,11 @@ pub(crate) struct Shared {
 pub struct ObjectClient(pub(crate) Arc<Shared>);
 
 impl ObjectClient {
-    /// A client that follows `map` and acts for `session`.
-    pub fn new(net: Arc<dyn Net>, map: MapWatch, session: ClientId) -> Self {
+    /// A client that follows `map` and acts for `session`. With `shutdown` the session is over: nothing is repeated from
+    /// then on, and what has no answer fails with [`Reason::StaleSession`].
+    pub fn new(net: Arc<dyn Net>, map: MapWatch, session: ClientId, shutdown: Shutdown) -> Self {
         let connections = Connections::new(net);
-        Self(Arc::new(Shared { connections, map, session, sequences: Sequences::default() }))
+        Self(Arc::new(Shared { connections, map, session, shutdown, sequences: Sequences::default() }))
     }
 
     /// Writes `data` at `offset` of an object, durable on all members when it returns; returns the object's size.
@@ -44,9 +46,10 @@ impl ObjectClient {
     /// Repeated under one number until the outcome is known. Errors: [`Reason::StaleGeneration`] when the file was
     /// truncated, spilled or purged meanwhile; [`Reason::StaleSession`], [`Reason::NoSpace`], [`Reason::TooLarge`].
     pub async fn write(&self, object: ObjectId, generation: u64, offset: u64, data: Bytes) -> Result<u64, Error> {
+        check_size(data.len())?;
         let reply = self.mutate(object, generation, |channel, mutation| {
             let request = WriteRequest { object: Some(object), mutation: Some(mutation), offset, data: data.clone() };
-            async move { Ok(client(channel).write(request).await?.into_inner()) }
+            async move { client(channel).write(request).await.map(Response::into_inner) }
         });
         Ok(reply.await?.size)
     }
@@ -65,7 +68,7 @@ impl ObjectClient {
         let reply = self.mutate(object, generation, |channel, mutation| {
             let (object, mutation) = (Some(object), Some(mutation));
             let request = TrimRequest { object, mutation, kind: kind.into(), offset, length };
-            async move { Ok(client(channel).trim(request).await?.into_inner()) }
+            async move { client(channel).trim(request).await.map(Response::into_inner) }
         });
         reply.await.map(|_| ())
     }
@@ -76,7 +79,7 @@ impl ObjectClient {
     pub async fn read(&self, object: ObjectId, generation: u64, offset: u64, length: u64) -> Result<Bytes, Error> {
         let reply = self.until_definite(object, |channel, map_epoch| {
             let request = ReadRequest { object: Some(object), offset, length, map_epoch, generation };
-            async move { Ok(client(channel).read(request).await?.into_inner()) }
+            async move { client(channel).read(request).await.map(Response::into_inner) }
         });
         let data = reply.await?.data;
         if data.len() as u64 > length {
@@ -91,19 +94,20 @@ impl ObjectClient {
     pub async fn stat(&self, object: ObjectId) -> Result<StatResponse, Error> {
         let reply = self.until_definite(object, |channel, map_epoch| {
             let request = StatRequest { object: Some(object), map_epoch };
-            async move { Ok(client(channel).stat(request).await?.into_inner()) }
+            async move { client(channel).stat(request).await.map(Response::into_inner) }
         });
         reply.await
     }
 
     /// A mutation under one number. When this is dropped, the number is called off: see [`Sequences`].
-    async fn mutate<T, F: Future<Output = Result<T, Error>>>(
+    async fn mutate<T, F: Future<Output = Result<T, Status>>>(
         &self,
         object: ObjectId,
         generation: u64,
-        call: impl Fn(Channel, Mutation) -> F,
+        call: impl Fn(OsdChannel, Mutation) -> F,
     ) -> Result<T, Error> {
-        let number = self.0.sequences.begin(object, || self.call_off_abandoned()).await;
+        let shutdown = &self.0.shutdown;
+        let number = self.0.sequences.begin(object, shutdown, || self.call_off_abandoned()).await?;
         let mut pending = Pending::new(self, Begun { number, object, generation });
         let result = self
             .until_definite(object, |channel, map_epoch| {
@@ -130,30 +134,30 @@ impl ObjectClient {
 
     /// Starts to call off what was abandoned, unless no runtime is there: then the next mutation does it.
     pub(crate) fn call_off_abandoned(&self) {
-        if !self.0.sequences.has_orphans() {
+        if !self.0.sequences.has_orphans() || self.0.shutdown.is_stopping() {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for begun in self.0.sequences.take_orphans() {
             let calling_off = CallingOff::new(Arc::downgrade(&self.0), begun);
-            runtime.spawn(calling_off.run(self.0.map.clone()));
+            runtime.spawn(calling_off.run(self.0.map.clone(), self.0.shutdown.clone()));
         }
     }
 
     /// Uses up a number: a mutation that changes nothing.
     pub(crate) async fn attempt_nothing(&self, begun: Begun) -> Result<(), Error> {
-        let nothing = |channel, map_epoch| {
+        let nothing = |channel: OsdChannel, map_epoch: u64| {
             let (object, mutation) = (Some(begun.object), Some(self.mutation(begun, map_epoch)));
             let request = TrimRequest { object, mutation, kind: TrimKind::Zero.into(), offset: 0, length: 0 };
-            async move { client(channel).trim(request).await.map(|_| ()).map_err(Error::from) }
+            async move { client(channel).trim(request).await.map(|_| ()) }
         };
         self.attempt(begun.object, &nothing).await
     }
 
-    async fn until_definite<T, F: Future<Output = Result<T, Error>>>(
+    async fn until_definite<T, F: Future<Output = Result<T, Status>>>(
         &self,
         object: ObjectId,
-        call: impl Fn(Channel, u64) -> F,
+        call: impl Fn(OsdChannel, u64) -> F,
     ) -> Result<T, Error> {
         let mut backoff = None;
         loop {
@@ -162,15 +166,15 @@ impl ObjectClient {
                 Err(error) if is_definite(&error) => return Err(error),
                 Err(error) => error,
             };
-            tracing::debug!(?object, %error, "repeating a call to an OSD");
-            backoff.get_or_insert_with(|| Backoff::new(self.0.map.clone())).wait(&error).await;
+            let new = || Backoff::new(self.0.map.clone(), self.0.shutdown.clone());
+            backoff.get_or_insert_with(new).wait(&object, &error).await?;
         }
     }
 
-    async fn attempt<T, F: Future<Output = Result<T, Error>>>(
+    async fn attempt<T, F: Future<Output = Result<T, Status>>>(
         &self,
         object: ObjectId,
-        call: &impl Fn(Channel, u64) -> F,
+        call: &impl Fn(OsdChannel, u64) -> F,
     ) -> Result<T, Error> {
         let map = self.0.map.current();
         let pg = map.pg_of_object(PoolId(object.pool), Ino(object.ino), object.index);
@@ -180,15 +184,15 @@ impl ObjectClient {
         let Some((_, address)) = map.primary(pg) else {
             return Err(Error::new(Reason::Unavailable, format!("placement group {pg} has no live primary")));
         };
-        let channel = self.0.connections.channel(address)?;
+        let channel = self.0.connections.channel(address, &map.cluster_id)?;
         match tokio::time::timeout(ATTEMPT, call(channel, map.epoch.0)).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(|status| answered(&status)),
             Err(_) => Err(Error::new(Reason::Timeout, format!("{address} did not answer for 10 s"))),
         }
     }
 }
 
-fn client(channel: Channel) -> ObjectServiceClient<Channel> {
+fn client(channel: OsdChannel) -> ObjectServiceClient<OsdChannel> {
     ObjectServiceClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES)

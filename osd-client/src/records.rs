@@ -11,10 +11,10 @@ use pando_proto::osd::{
     record_request,
 };
 use pando_proto::{Epoch, Error, Reason, ShardId, SubtreeId};
-use pando_rpc::Net;
+use pando_rpc::{Net, Shutdown};
 
 use crate::connections::Connections;
-use crate::retry::{Backoff, is_definite};
+use crate::retry::{Backoff, Stopped, check_size, is_definite};
 
 /// One attempt; after it the same call is sent again.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -24,6 +24,7 @@ const READ_LIMIT: Duration = Duration::from_secs(30);
 struct Shared {
     connections: Connections,
     map: MapWatch,
+    shutdown: Shutdown,
     next_id: AtomicU64,
 }
 
@@ -32,9 +33,10 @@ struct Shared {
 pub struct RecordClient(Arc<Shared>);
 
 impl RecordClient {
-    /// A client that follows `map`.
-    pub fn new(net: Arc<dyn Net>, map: MapWatch) -> Self {
-        Self(Arc::new(Shared { connections: Connections::new(net), map, next_id: AtomicU64::new(1) }))
+    /// A client that follows `map`. After `shutdown` nothing is repeated; what has no answer by then never ends: an error
+    /// would say that nothing was written.
+    pub fn new(net: Arc<dyn Net>, map: MapWatch, shutdown: Shutdown) -> Self {
+        Self(Arc::new(Shared { connections: Connections::new(net), map, shutdown, next_id: AtomicU64::new(1) }))
     }
 
     /// Commits a batch; the same batch is repeated until it is done or fenced (R7).
@@ -134,8 +136,10 @@ impl RecordClient {
                 Err(error) if is_definite(&error) => return Err(error),
                 Err(error) => error,
             };
-            tracing::debug!(%shard, %error, "repeating a call to an OSD");
-            backoff.get_or_insert_with(|| Backoff::new(self.0.map.clone())).wait(&error).await;
+            let new = || Backoff::new(self.0.map.clone(), self.0.shutdown.clone());
+            if let Err(Stopped) = backoff.get_or_insert_with(new).wait(&shard, &error).await {
+                std::future::pending::<()>().await;
+            }
         }
     }
 
@@ -149,9 +153,11 @@ impl RecordClient {
         let Some((_, address)) = map.primary(pg) else {
             return Err(Error::new(Reason::Unavailable, format!("placement group {pg} has no live primary")));
         };
+        let call = call(map.epoch.0);
+        check_size(call.encoded_len())?;
         let attempt = async {
-            let pipe = self.0.connections.records(address).await?;
-            pipe.call(self.0.next_id.fetch_add(1, Ordering::Relaxed), call(map.epoch.0)).await
+            let pipe = self.0.connections.records(address, &map.cluster_id).await?;
+            pipe.call(self.0.next_id.fetch_add(1, Ordering::Relaxed), call).await
         };
         match tokio::time::timeout(ATTEMPT, attempt).await {
             Ok(result) => result,

@@ -3,27 +3,29 @@
 //! A caller may drop a mutation after it was sent, at its deadline for one. A copy of it may then still be on its
 //! way, and land on a later write that was acknowledged: as long as an older number is open the low-water mark does
 //! not keep it out. So the number is *called off*: a mutation that changes nothing is sent under the same number,
-//! again and again until an OSD has a definite answer to it. If the original was applied by then, it was so before
+//! again and again until an OSD has done it, or has refused it in a way that meets the original as well. If the original was applied by then, it was so before
 //! any later mutation of the object; if not, the PG has the number among its done ones, and never applies a copy.
 //! Until then the number stays open, and later mutations of the same object wait.
 //!
 //! Without a runtime, nothing can be sent: the number then stays open, and the object closed to mutations, until the
-//! next mutation of any object starts the calling off. With the last clone of a client it ends too: nobody can then
-//! write under this session any more, and the session's end at the cluster bars what is late.
+//! next mutation of any object starts the calling off. With the last clone of a client, or the session, it ends too:
+//! nobody can then write under this session any more, and the session's end at the cluster bars what is late. What goes
+//! on for ever would reach, one day, another cluster in the place of the one that is gone.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use pando_mon_client::MapWatch;
+use pando_proto::Error;
 use pando_proto::osd::ObjectId;
-use pando_proto::{Error, Reason};
+use pando_rpc::Shutdown;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use crate::ObjectClient;
 use crate::objects::Shared;
-use crate::retry::{Backoff, is_definite};
+use crate::retry::{Backoff, Stopped, bars_all_copies, is_definite};
 
 /// A mutation that has its number.
 #[derive(Clone, Copy, Debug)]
@@ -58,16 +60,22 @@ impl Sequences {
     }
 
     /// A new number, once nothing abandoned can change `object` any more. `call_off` starts to see to that.
-    pub async fn begin(&self, object: ObjectId, call_off: impl Fn()) -> u64 {
+    ///
+    /// Errors: nobody does so any more.
+    pub async fn begin(&self, object: ObjectId, shutdown: &Shutdown, call_off: impl Fn()) -> Result<u64, Stopped> {
         loop {
             let called_off = self.called_off.notified();
             tokio::pin!(called_off);
             called_off.as_mut().enable();
             call_off();
             if let Some(number) = self.try_begin(object) {
-                return number;
+                return Ok(number);
             }
-            called_off.await;
+            tokio::select! {
+                biased;
+                () = shutdown.stopped() => return Err(Stopped),
+                () = called_off => {}
+            }
         }
     }
 
@@ -138,11 +146,11 @@ impl<'a> Pending<'a> {
         self.sent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a definite outcome. An error for want of space, or for a disk that cannot be read, is definite for that
-    /// copy only: another one that was sent before may still arrive, and fare better.
+    /// Notes the outcome. An error for want of space, or for a disk that cannot be read, is definite for that copy only:
+    /// another one that was sent before may still arrive, and fare better.
     pub fn settle(&mut self, error: Option<&Error>) {
-        let passing = error.is_some_and(|error| matches!(error.reason, Reason::NoSpace | Reason::Corrupt));
-        self.settled = !passing || self.sent.load(Ordering::Relaxed) <= 1;
+        let is_only_copy = self.sent.load(Ordering::Relaxed) <= 1;
+        self.settled = error.is_none_or(|error| bars_all_copies(error) || is_only_copy && is_definite(error));
     }
 }
 
@@ -167,19 +175,18 @@ impl CallingOff {
         Self { shared, begun: Some(begun) }
     }
 
-    pub async fn run(mut self, map: MapWatch) {
-        let mut backoff = Backoff::new(map);
+    pub async fn run(mut self, map: MapWatch, shutdown: Shutdown) {
+        let mut backoff = Backoff::new(map, shutdown);
         while let (Some(begun), Some(shared)) = (self.begun, self.shared.upgrade()) {
             let client = ObjectClient(shared);
-            let outcome = client.attempt_nothing(begun).await;
-            match outcome {
-                Err(error) if !is_definite(&error) => {
-                    tracing::debug!(object = ?begun.object, %error, "repeating the end of an abandoned mutation");
+            match client.attempt_nothing(begun).await {
+                Err(error) if !bars_all_copies(&error) => {
                     // Not held meanwhile: the client may go.
                     drop(client);
-                    backoff.wait(&error).await;
+                    if backoff.wait(&("the end of an abandoned mutation", begun.object), &error).await.is_err() {
+                        return;
+                    }
                 }
-                // A definite refusal meets every copy of the original too: it names the same session and generation.
                 _ => {
                     self.begun = None;
                     client.sequences().called_off(begun);

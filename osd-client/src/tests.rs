@@ -16,7 +16,7 @@ use pando_proto::osd::{
 use pando_proto::{ClientId, Error, OsdId, PgId, Reason};
 use pando_rpc::{Net, Shutdown, TcpNet};
 use tokio::sync::watch;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::ObjectClient;
 
@@ -34,6 +34,8 @@ type Script = Box<dyn FnMut(&Seen) -> Act + Send>;
 enum Act {
     Answer,
     Refuse(Reason),
+    /// An error that the transport made up.
+    Break(Code),
     /// No answer until the caller goes.
     Hold,
 }
@@ -50,6 +52,7 @@ impl Fake {
         match act {
             Act::Answer => Ok(()),
             Act::Refuse(reason) => Err(Error::new(reason, "by the script").to_tonic()),
+            Act::Break(code) => Err(Status::new(code, "h2 protocol error")),
             Act::Hold => std::future::pending().await,
         }
     }
@@ -89,6 +92,8 @@ impl ObjectService for Service {
 struct Rig {
     fake: Arc<Fake>,
     client: ObjectClient,
+    /// Ends it.
+    session: Shutdown,
     _map: watch::Sender<Arc<ClusterMap>>,
     shutdown: Shutdown,
 }
@@ -115,13 +120,20 @@ impl Rig {
         let routes = tonic::service::Routes::new(ObjectServiceServer::new(Service(Arc::clone(&fake))));
         tokio::spawn(pando_rpc::serve(listener, routes, shutdown.clone()));
         let (watch, _map) = MapWatch::fixed(Arc::new(map));
-        Self { fake, client: ObjectClient::new(net, watch, ClientId(7)), _map, shutdown }
+        let session = Shutdown::default();
+        let client = ObjectClient::new(net, watch, ClientId(7), session.clone());
+        Self { fake, client, session, _map, shutdown }
     }
 
     async fn wait_seen(&self, enough: impl FnMut(&Vec<Seen>) -> bool) -> Vec<Seen> {
         let mut seen = self.fake.seen.subscribe();
         let waiting = seen.wait_for(enough);
         tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("within 10 s").unwrap().clone()
+    }
+
+    /// Of each copy that arrived: its number, and whether it is more than nothing.
+    fn numbers(&self) -> Vec<(u64, bool)> {
+        self.fake.seen.borrow().iter().map(|seen| (seen.mutation.sequence, seen.data.is_some())).collect()
     }
 
     /// Starts a write, and drops it once the OSD has it.
@@ -172,21 +184,95 @@ async fn r22_a_dropped_write_is_called_off_before_a_later_one_begins() {
 }
 
 #[tokio::test]
-async fn r22_a_refusal_for_want_of_space_does_not_settle_an_earlier_copy() {
-    let mut answers = [Act::Refuse(Reason::Unavailable), Act::Refuse(Reason::NoSpace)].into_iter();
+async fn r22_a_refusal_of_one_copy_does_not_settle_an_earlier_one() {
+    for reason in [Reason::NoSpace, Reason::Corrupt, Reason::TooLarge, Reason::InvalidRequest] {
+        let mut answers = [Act::Refuse(Reason::Unavailable), Act::Refuse(reason)].into_iter();
+        let rig = Rig::start(1, move |_| answers.next().unwrap_or(Act::Answer)).await;
+        let refused = rig.client.write(object(1), 1, 0, Bytes::from_static(b"one")).await.unwrap_err();
+        assert_eq!(refused.reason, reason);
+        rig.client.write(object(1), 1, 0, Bytes::from_static(b"two")).await.unwrap();
+        assert_eq!(rig.numbers(), [(1, true), (1, true), (1, false), (2, true)]);
+    }
+}
+
+#[tokio::test]
+async fn r22_a_calling_off_ends_only_with_what_meets_every_copy() {
+    let acts = || {
+        let passing =
+            [Reason::Corrupt, Reason::TooLarge, Reason::NoSpace, Reason::InvalidRequest, Reason::WrongCluster];
+        let passing = passing.map(Act::Refuse).into_iter();
+        passing.chain([Code::ResourceExhausted, Code::Unimplemented, Code::OutOfRange, Code::DataLoss].map(Act::Break))
+    };
+    let ends_with = |last| async move {
+        let mut ends = acts().chain([last]);
+        let rig = Rig::start(1, move |seen| match &seen.data {
+            Some(data) if data == "dropped" => Act::Hold,
+            None => ends.next().unwrap_or(Act::Answer),
+            _ => Act::Answer,
+        })
+        .await;
+        rig.abandon(object(1), "dropped").await;
+        rig.client.write(object(1), 1, 0, Bytes::from_static(b"later")).await.unwrap();
+        rig.numbers().iter().filter(|(_, has_data)| !has_data).count()
+    };
+    let lasts = [Act::Answer, Act::Refuse(Reason::StaleGeneration), Act::Refuse(Reason::StaleSession)];
+    assert_eq!(futures_util::future::join_all(lasts.map(ends_with)).await, [acts().count() + 1; 3]);
+}
+
+#[tokio::test]
+async fn r7_what_the_transport_says_is_no_outcome() {
+    let codes = [Code::ResourceExhausted, Code::OutOfRange, Code::DataLoss, Code::Unimplemented, Code::InvalidArgument];
+    let mut answers = codes.into_iter().map(Act::Break);
     let rig = Rig::start(1, move |_| answers.next().unwrap_or(Act::Answer)).await;
-    let refused = rig.client.write(object(1), 1, 0, Bytes::from_static(b"one")).await.unwrap_err();
-    assert_eq!(refused.reason, Reason::NoSpace);
-    rig.client.write(object(1), 1, 0, Bytes::from_static(b"two")).await.unwrap();
-    let seen = rig.fake.seen.borrow().clone();
-    let numbers: Vec<_> = seen.iter().map(|seen| (seen.mutation.sequence, seen.data.is_some())).collect();
-    assert_eq!(numbers, [(1, true), (1, true), (1, false), (2, true)]);
+    rig.client.write(object(1), 1, 0, Bytes::from_static(b"x")).await.unwrap();
+    assert_eq!(rig.numbers(), [(1, true); 6]);
+}
+
+#[tokio::test]
+async fn what_no_message_can_hold_is_refused_and_not_sent() {
+    let rig = Rig::start(1, |_| Act::Answer).await;
+    let refused = rig.client.write(object(1), 1, 0, Bytes::from(vec![0; 17 << 20])).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::TooLarge);
+    assert!(rig.fake.seen.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn r22_a_client_of_a_cluster_that_is_gone_ends_with_its_session() {
+    let rig = Rig::start(1, |seen| match &seen.data {
+        Some(data) if data == "dropped" => Act::Hold,
+        _ => Act::Refuse(Reason::WrongCluster),
+    })
+    .await;
+    rig.abandon(object(1), "dropped").await;
+    let write = |index, data| {
+        let client = rig.client.clone();
+        tokio::spawn(async move { client.write(object(index), 1, 0, Bytes::from_static(data)).await })
+    };
+    // One is repeated, one waits for the number that is called off.
+    let (repeated, waiting) = (write(2, b"repeated"), write(1, b"waiting"));
+    let is = |seen: &Seen, data: Option<&[u8]>| seen.data.as_deref() == data;
+    let often = |seen: &Vec<Seen>, data| seen.iter().filter(|seen| is(seen, data)).count() > 2;
+    rig.wait_seen(|seen| often(seen, Some(b"repeated")) && often(seen, None)).await;
+    rig.session.stop();
+    for write in [repeated, waiting] {
+        let ended = tokio::time::timeout(Duration::from_secs(10), write).await.expect("it ends").unwrap();
+        assert_eq!(ended.unwrap_err().reason, Reason::StaleSession);
+    }
+    // Given up by its task, and taken on by none.
+    let given_up = async {
+        while !rig.client.sequences().has_orphans() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), given_up).await.expect("it ends");
+    rig.client.call_off_abandoned();
+    assert!(rig.client.sequences().has_orphans());
 }
 
 #[tokio::test]
 async fn a_write_that_was_never_sent_leaves_nothing() {
     let rig = Rig::start(1, |_| Act::Answer).await;
-    let nowhere = ObjectClient::new(Arc::new(TcpNet), MapWatch::fixed(down()).0, ClientId(7));
+    let nowhere = ObjectClient::new(Arc::new(TcpNet), MapWatch::fixed(down()).0, ClientId(7), Shutdown::default());
     let write = nowhere.write(object(1), 1, 0, Bytes::from_static(b"x"));
     assert!(tokio::time::timeout(Duration::from_millis(50), write).await.is_err());
     assert!(!nowhere.sequences().has_orphans());

@@ -9,10 +9,7 @@ use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
 use pando_mon_client::{Daemon, MonClient};
 use pando_proto::mon::RegisterOsdRequest;
-use pando_proto::osd::object_service_server::ObjectServiceServer;
-use pando_proto::osd::record_service_server::RecordServiceServer;
-use pando_proto::osd::replication_service_server::ReplicationServiceServer;
-use pando_proto::{Error, MAX_MESSAGE_BYTES, OsdId, Reason};
+use pando_proto::{Error, OsdId, Reason};
 use pando_rpc::{Env, Lease};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -23,9 +20,7 @@ use crate::engine::{self, Directory, Engine, EngineError, GroupCommit, ReadPool}
 use crate::links::Links;
 use crate::pg::MapView;
 use crate::pgs::{Osd, ROOM_KIB};
-use crate::services::objects::Objects;
-use crate::services::records::Records;
-use crate::services::replication::Replication;
+use crate::services;
 
 /// How often the disk is asked for its space.
 const USAGE_EVERY: Duration = Duration::from_secs(1);
@@ -157,7 +152,7 @@ pub async fn start(config: Config, env: Env) -> Result<Handle, Error> {
     let usage = move || (told.total.load(Ordering::Relaxed), told.used.load(Ordering::Relaxed));
     mon.heartbeat(Daemon::Osd(me), registered.incarnation, lease, &env, Arc::new(usage));
 
-    let routes = routes(&osd).await;
+    let routes = services::routes(&osd).await;
     let failure = Arc::clone(&osd.failure);
     let full_ratio = config.full_ratio_percent;
     let stopped = tokio::spawn(async move {
@@ -203,19 +198,6 @@ fn bind_to_cluster(directory: &Directory, cluster: &Bytes) -> Result<(), Error> 
         .try_into()
         .map_err(|_| Error::new(Reason::Internal, "the mon sent a cluster id that is none"))?;
     directory.set_cluster(cluster).map_err(|error| storage_error(error.into()))
-}
-
-async fn routes(osd: &Arc<Osd>) -> tonic::service::Routes {
-    let records = RecordServiceServer::new(Records(Arc::clone(osd)))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let objects = ObjectServiceServer::new(Objects(Arc::clone(osd)))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let replication = ReplicationServiceServer::new(Replication(Arc::clone(osd)))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    pando_rpc::standard_routes("pando.osd.v1").await.add_service(records).add_service(objects).add_service(replication)
 }
 
 async fn follow_map(osd: Arc<Osd>) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use pando_mon_client::ClusterStamp;
 use pando_proto::osd::replication_service_client::ReplicationServiceClient;
 use pando_proto::osd::{ReplicaFrame, ReplicaMessage};
 use pando_proto::{MAX_MESSAGE_BYTES, OsdId};
@@ -31,6 +32,7 @@ type Queue = queue::Sender<ReplicaMessage>;
 /// The streams of one OSD.
 pub(crate) struct Links {
     net: Arc<dyn Net>,
+    stamp: ClusterStamp,
     /// Our streams; `None` while one is not open.
     ours: Mutex<BTreeMap<OsdId, Option<Ours>>>,
     /// The newest stream that each other OSD opened to us.
@@ -98,7 +100,7 @@ fn cut(messages: Vec<ReplicaMessage>) -> Vec<ReplicaFrame> {
 
 impl Links {
     pub fn new(net: Arc<dyn Net>) -> Self {
-        Self { net, ours: Mutex::default(), theirs: Mutex::default() }
+        Self { net, stamp: ClusterStamp::default(), ours: Mutex::default(), theirs: Mutex::default() }
     }
 
     /// Sends over our stream; lost if it is not open: what matters is sent again when it is.
@@ -179,9 +181,12 @@ async fn keep_open(osd: Arc<Osd>, to: OsdId) {
 }
 
 async fn one_stream(osd: &Arc<Osd>, to: OsdId) -> Result<(), pando_proto::Error> {
-    let Some(address) = osd.map.current().osds.get(&to).map(|found| found.address.clone()) else { return Ok(()) };
+    let map = osd.map.current();
+    let Some(address) = map.osds.get(&to).map(|found| found.address.clone()) else { return Ok(()) };
+    // Ids of OSDs are no proof: each cluster has an osd.1.
+    osd.links.stamp.bind(&map.cluster_id);
     let channel = pando_rpc::channel(&osd.links.net, &address)?;
-    let mut client = ReplicationServiceClient::new(channel)
+    let mut client = ReplicationServiceClient::with_interceptor(channel, osd.links.stamp.clone())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let (queue, frames) = frames();

@@ -78,7 +78,7 @@ impl Core {
     ) -> Self {
         Self {
             client,
-            objects: ObjectClient::new(Arc::clone(&net), map.clone(), client),
+            objects: ObjectClient::new(Arc::clone(&net), map.clone(), client, shutdown.clone()),
             net,
             clock,
             map,

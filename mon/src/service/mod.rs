@@ -8,7 +8,7 @@ mod watch;
 
 use std::sync::Arc;
 
-use pando_mon_client::CLUSTER_HEADER;
+use pando_mon_client::ClusterStamp;
 use pando_proto::MAX_MESSAGE_BYTES;
 use pando_proto::mon::admin_service_server::AdminServiceServer;
 use pando_proto::mon::cluster_service_server::ClusterServiceServer;
@@ -29,8 +29,7 @@ pub(crate) async fn routes(mon: &Arc<Mon>) -> Routes {
     let check = {
         let mon = Arc::clone(mon);
         move |request: Request<()>| {
-            let cluster = request.metadata().get_bin(CLUSTER_HEADER).and_then(|value| value.to_bytes().ok());
-            mon.check_cluster(&cluster.unwrap_or_default()).map_err(|error| error.to_tonic())?;
+            mon.check_cluster(&ClusterStamp::of(&request)).map_err(|error| error.to_tonic())?;
             Ok(request)
         }
     };

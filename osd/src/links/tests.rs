@@ -13,7 +13,6 @@ use super::*;
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, GroupCommit, ReadPool};
 use crate::pg::MapView;
-use crate::services::replication::Replication;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const PG: PgId = PgId { pool: PoolId(1), index: 0 };
@@ -79,9 +78,7 @@ async fn next(replies: &mut Streaming<ReplicaFrame>) -> Option<Vec<Message>> {
 #[tokio::test]
 async fn our_side_of_a_stream_ends_with_theirs_and_a_newer_stream_ends_the_older() {
     let osd = osd("127.0.0.1:1");
-    let routes = pando_rpc::standard_routes("pando.osd.v1").await;
-    let (address, shutdown) =
-        serve(routes.add_service(ReplicationServiceServer::new(Replication(Arc::clone(&osd))))).await;
+    let (address, shutdown) = serve(crate::services::routes(&osd).await).await;
     let (first, mut replies) = open(&address).await;
     first.push(probe(1, 7)).unwrap();
     let answer = next(&mut replies).await.expect("a position");

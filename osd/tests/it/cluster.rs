@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
-use pando_mon_client::{MapWatch, MonClient};
+use pando_mon_client::{ClusterStamp, MapWatch, MonClient};
 use pando_osd::engine::memory::MemoryEngine;
 use pando_osd::engine::{Engine, EngineKind, EngineOptions, ObjectHeader, ObjectKey};
 use pando_osd::{Config, Storage};
@@ -15,9 +15,13 @@ use pando_proto::osd::{CommitRequest, Record};
 use pando_proto::{ClientId, PgId};
 use pando_rpc::{Env, Net, TcpNet};
 use tokio::sync::oneshot;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
 
 /// Everything a test waits for happens within this, or it fails.
 pub const DEADLINE: Duration = Duration::from_secs(30);
+
+pub type OsdChannel = InterceptedService<Channel, ClusterStamp>;
 
 /// An OSD on a thread of its own.
 pub struct Node {
@@ -167,11 +171,23 @@ impl Cluster {
     }
 
     pub fn records(&self) -> RecordClient {
-        RecordClient::new(Arc::clone(&self.net), self.map.clone())
+        RecordClient::new(Arc::clone(&self.net), self.map.clone(), self.env.shutdown.clone())
     }
 
     pub fn objects(&self) -> ObjectClient {
-        ObjectClient::new(Arc::clone(&self.net), self.map.clone(), self.client)
+        ObjectClient::new(Arc::clone(&self.net), self.map.clone(), self.client, self.env.shutdown.clone())
+    }
+
+    /// To an OSD, with the name of this cluster or another.
+    pub fn channel_of(&self, address: &str, cluster: &[u8; 16]) -> OsdChannel {
+        let stamp = ClusterStamp::default();
+        stamp.bind(cluster);
+        InterceptedService::new(pando_rpc::channel(&self.net, address).unwrap(), stamp)
+    }
+
+    /// To an OSD, as a part of this cluster.
+    pub fn channel(&self, address: &str) -> OsdChannel {
+        self.channel_of(address, &self.map.current().cluster_id)
     }
 
     fn engine_of(&self, map: &ClusterMap, osd: pando_proto::OsdId) -> &dyn Engine {

@@ -1,6 +1,11 @@
 //! What makes no sense gets a typed error, and the OSD lives on.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use pando_cluster_map::ClusterMap;
+use pando_mon_client::MapWatch;
+use pando_osd_client::{ObjectClient, RecordClient};
 use pando_proto::mon::RegisterRankRequest;
 use pando_proto::osd::object_service_client::ObjectServiceClient;
 use pando_proto::osd::record_service_client::RecordServiceClient;
@@ -11,6 +16,7 @@ use pando_proto::osd::{
     record_reply, replica_message,
 };
 use pando_proto::{Epoch, Error, MAX_MESSAGE_BYTES, Reason, ShardId, SubtreeId};
+use pando_rpc::Shutdown;
 
 use crate::cluster::{Cluster, DEADLINE, batch, bytes};
 
@@ -22,7 +28,7 @@ fn reason<T: std::fmt::Debug>(result: Result<T, tonic::Status>) -> Reason {
 async fn requests_that_make_no_sense_get_typed_errors() {
     let cluster = Cluster::new(1, 1).await;
     let address = cluster.nodes[0].as_ref().unwrap().address.clone();
-    let channel = pando_rpc::channel(&cluster.net, &address).unwrap();
+    let channel = cluster.channel(&address);
     let records = cluster.records();
     records.commit(batch(3, 1, 1, &[("k", "v")])).await.unwrap();
 
@@ -84,12 +90,66 @@ async fn requests_that_make_no_sense_get_typed_errors() {
     assert_eq!(records.get(ShardId(3), vec![bytes("k")]).await.unwrap(), [Some(bytes("v"))]);
 }
 
+/// I1, I10, R22: sessions, numbers, epochs and inodes of another cluster are those of others here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_of_another_cluster_is_refused_before_anything_is_done() {
+    let cluster = Cluster::new(1, 1).await;
+    let object = ObjectId { pool: 2, ino: 9, index: 0 };
+    cluster.objects().write(object, 0, 0, bytes("own")).await.unwrap();
+    cluster.records().commit(batch(3, 1, 1, &[("k", "v")])).await.unwrap();
+    let address = cluster.nodes[0].as_ref().unwrap().address.clone();
+    // No cluster has this id. Nor is one that names none let in.
+    for other in [[7; 16], [0; 16]] {
+        let channel = cluster.channel_of(&address, &other);
+        let mutation = Mutation { session: cluster.client.0, sequence: 9, low_water: 9, generation: 0, map_epoch: 0 };
+        let (id, mutation) = (Some(object), Some(mutation));
+        let mut objects = ObjectServiceClient::new(channel.clone());
+        let write = WriteRequest { object: id, mutation, offset: 0, data: bytes("evil") };
+        assert_eq!(reason(objects.write(write).await), Reason::WrongCluster);
+        let trim = TrimRequest { object: id, mutation, kind: 3, offset: 0, length: 0 };
+        assert_eq!(reason(objects.trim(trim).await), Reason::WrongCluster);
+        let mut records = RecordServiceClient::new(channel.clone());
+        assert_eq!(reason(records.commit(batch(3, 1, 2, &[("k", "evil")])).await), Reason::WrongCluster);
+        let frames = futures_util::stream::pending::<RecordFrame>();
+        assert_eq!(reason(records.stream(frames).await.map(|_| ())), Reason::WrongCluster);
+        let frames = futures_util::stream::pending::<ReplicaFrame>();
+        let replicated = ReplicationServiceClient::new(channel).replicate(frames).await;
+        assert_eq!(reason(replicated.map(|_| ())), Reason::WrongCluster);
+    }
+    assert_eq!(cluster.objects().read(object, 0, 0, 9).await.unwrap(), "own");
+    assert_eq!(cluster.records().get(ShardId(3), vec![bytes("k")]).await.unwrap(), [Some(bytes("v"))]);
+}
+
+/// A client of a cluster that was here before has the numbers of a session of this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_a_cluster_that_is_gone_write_nothing_into_the_next_and_end_with_their_session() {
+    let cluster = Cluster::new(1, 1).await;
+    let object = ObjectId { pool: 2, ino: 9, index: 0 };
+    let mut former = ClusterMap::clone(&cluster.map.current());
+    former.cluster_id = [7; 16];
+    let (map, _map) = MapWatch::fixed(Arc::new(former));
+    let session = Shutdown::default();
+    let client = ObjectClient::new(Arc::clone(&cluster.net), map.clone(), cluster.client, session.clone());
+    let records = RecordClient::new(Arc::clone(&cluster.net), map, session.clone());
+    let write = tokio::spawn(async move { client.write(object, 0, 0, bytes("evil")).await });
+    let commit = tokio::spawn(async move { records.commit(batch(3, 1, 1, &[("k", "evil")])).await });
+    // What the cluster's own client does meanwhile has its numbers for itself.
+    cluster.objects().write(object, 0, 0, bytes("own")).await.unwrap();
+    cluster.records().commit(batch(3, 1, 1, &[("k", "v")])).await.unwrap();
+    session.stop();
+    let ended = tokio::time::timeout(DEADLINE, write).await.expect("it ends").unwrap();
+    assert_eq!(ended.unwrap_err().reason, Reason::StaleSession);
+    assert_eq!(cluster.objects().read(object, 0, 0, 9).await.unwrap(), "own");
+    assert_eq!(cluster.records().get(ShardId(3), vec![bytes("k")]).await.unwrap(), [Some(bytes("v"))]);
+    commit.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_request_in_a_frame_spoils_no_other() {
     let cluster = Cluster::new(1, 1).await;
     cluster.records().commit(batch(3, 1, 1, &[("k", "v")])).await.unwrap();
     let address = cluster.nodes[0].as_ref().unwrap().address.clone();
-    let channel = pando_rpc::channel(&cluster.net, &address).unwrap();
+    let channel = cluster.channel(&address);
     let get = |id, key: &str| RecordRequest {
         id,
         call: Some(pando_proto::osd::record_request::Call::Get(GetRequest {
@@ -147,7 +207,7 @@ async fn another_osd_that_poses_as_primary_is_ignored() {
         for mut messages in [messages, strangers] {
             // Ends the stream when all before was handed on.
             messages.push(ReplicaMessage { to: u32::MAX, ..ReplicaMessage::default() });
-            let channel = pando_rpc::channel(&cluster.net, &map.osds[to].address).unwrap();
+            let channel = cluster.channel(&map.osds[to].address);
             let frames = messages.into_iter().map(|message| ReplicaFrame { messages: vec![message] });
             let frames: Vec<_> = frames.collect();
             let opened = ReplicationServiceClient::new(channel).replicate(futures_util::stream::iter(frames)).await;
@@ -183,7 +243,7 @@ async fn an_epoch_that_the_map_gave_to_nobody_is_refused() {
     let map = cluster.map_with("the root subtree", |map| map.subtrees.contains_key(&SubtreeId(1))).await;
     let epoch = map.subtrees[&SubtreeId(1)].epoch;
     let address = cluster.nodes[0].as_ref().unwrap().address.clone();
-    let channel = pando_rpc::channel(&cluster.net, &address).unwrap();
+    let channel = cluster.channel(&address);
     let mut service = RecordServiceClient::new(channel);
     let map_epoch = map.epoch.0;
     for (subtree, epoch) in [(1, epoch.0 + 1), (1, u64::MAX), (99, 1)] {

@@ -55,7 +55,7 @@ async fn r22_a_repeated_write_is_applied_once_and_an_ended_session_is_refused() 
     let map = cluster.map.current();
     let id = object(9, 3);
     let pg = map.pg_of_object(DATA_POOL, pando_proto::Ino(9), 3);
-    let channel = pando_rpc::channel(&cluster.net, map.primary(pg).unwrap().1).unwrap();
+    let channel = cluster.channel(map.primary(pg).unwrap().1);
     let mut service = ObjectServiceClient::new(channel);
     let write = |sequence, data: &str, map_epoch| WriteRequest {
         object: Some(id),
@@ -88,7 +88,7 @@ async fn objects_are_listed_without_the_deleted_ones() {
     let mut found = Vec::new();
     for pg_index in 0..2 {
         let pg = pando_proto::PgId { pool: DATA_POOL, index: pg_index };
-        let channel = pando_rpc::channel(&cluster.net, map.primary(pg).unwrap().1).unwrap();
+        let channel = cluster.channel(map.primary(pg).unwrap().1);
         let mut service = ObjectServiceClient::new(channel);
         let mut after = None;
         loop {

@@ -214,7 +214,7 @@ fn r11_late_batches_of_the_parent_change_nothing_after_split_and_move() {
         }
         let mon = client.mon().ok_or("no mon")?;
         let env = stage.env();
-        let records = RecordClient::new(env.net, mon.watch(client.map(), env.shutdown.clone()));
+        let records = RecordClient::new(env.net, mon.watch(client.map(), env.shutdown.clone()), env.shutdown.clone());
         let delete = |subtree: SubtreeId, epoch: Epoch, batch| CommitRequest {
             shard: dir.shard().0.into(),
             subtree: subtree.0,
