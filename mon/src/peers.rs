@@ -1,4 +1,7 @@
 //! Messages to the other mons: one task and one bounded queue for each. Loss is allowed; order is kept.
+//!
+//! Only the loss of a snapshot has to be told: after it Raft sends that peer nothing more until it hears what became of
+//! it, and heartbeats do not change that. So whoever drops a message here asks first whether it is one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,12 +66,15 @@ impl Peers {
         Self(senders.channels.iter().map(start).collect())
     }
 
-    /// Queues a message, or drops it.
-    pub(crate) fn send(&self, message: Message) {
-        let Some(peer) = self.0.get(&message.to) else { return };
-        if peer.queue.try_send(message).is_err() {
-            tracing::debug!("a message to another mon was dropped: its queue is full");
+    /// Queues a message, or drops it; names the peer if that was a snapshot, for Raft has to hear of it.
+    #[must_use]
+    pub(crate) fn send(&self, message: Message) -> Option<u64> {
+        let (to, is_snapshot) = (message.to, is_snapshot(&message));
+        let queued = self.0.get(&to).is_some_and(|peer| peer.queue.try_send(message).is_ok());
+        if !queued {
+            tracing::debug!(mon = to, "a message to another mon was dropped: its queue is full");
         }
+        (is_snapshot && !queued).then_some(to)
     }
 
     /// Peers that did not answer lately.
@@ -100,11 +106,14 @@ impl Sender {
             if waiting.is_empty() && queue.recv_many(&mut waiting, BATCH).await == 0 {
                 return;
             }
-            let (batch, has_snapshot) = take_batch(&mut waiting);
+            let (batch, mut has_snapshot) = take_batch(&mut waiting);
             let sent = self.send_batch(batch).await;
+            if !sent {
+                // What came with it is dropped, too.
+                has_snapshot |= waiting.drain(..).any(|message| is_snapshot(&message));
+            }
             self.note(sent, has_snapshot).await;
             if !sent {
-                waiting.clear();
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -140,12 +149,17 @@ impl Sender {
     }
 }
 
+fn is_snapshot(message: &Message) -> bool {
+    message.get_msg_type() == MessageType::MsgSnapshot
+}
+
 fn take_batch(waiting: &mut Vec<Message>) -> (Vec<Bytes>, bool) {
     let mut batch = Vec::new();
     let (mut bytes, mut has_snapshot, mut taken) = (0, false, 0);
     for message in waiting.iter() {
         let Ok(encoded) = message.write_to_bytes() else {
             taken += 1;
+            has_snapshot |= is_snapshot(message);
             continue;
         };
         if !batch.is_empty() && bytes + encoded.len() > BATCH_BYTES {
@@ -153,9 +167,12 @@ fn take_batch(waiting: &mut Vec<Message>) -> (Vec<Bytes>, bool) {
         }
         taken += 1;
         bytes += encoded.len();
-        has_snapshot |= message.get_msg_type() == MessageType::MsgSnapshot;
+        has_snapshot |= is_snapshot(message);
         batch.push(Bytes::from(encoded));
     }
     waiting.drain(..taken);
     (batch, has_snapshot)
 }
+
+#[cfg(test)]
+mod tests;

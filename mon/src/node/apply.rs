@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pando_cluster_map::{Command, CommandError, CommandResult, CommandValue, invariants};
 use pando_mon_client::Daemon;
 use pando_proto::{Error, Rank, Reason, SubtreeId};
+use raft::SnapshotStatus;
 use raft::eraftpb::{Entry, EntryType, Message};
 
 use super::{Leadership, Node, Pending};
@@ -63,9 +64,11 @@ impl Node {
         Ok(())
     }
 
-    fn send(&self, messages: Vec<Message>) {
+    fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
-            self.peers.send(message);
+            if let Some(peer) = self.peers.send(message) {
+                self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+            }
         }
     }
 
