@@ -334,7 +334,8 @@ impl MonClient {
         self.0.targets.call(self.0.limit, call).await.map(drop)
     }
 
-    /// Follows the map from `initial` on, until `shutdown`. Spawns a task.
+    /// Follows the map from `initial` on, until `shutdown`. Spawns a task. When all mons say that they are of another
+    /// cluster, `shutdown` is asked to stop, and [`MapWatch::lost`] says why.
     pub fn watch(&self, initial: Arc<ClusterMap>, shutdown: Shutdown) -> MapWatch {
         watch::spawn(self.clone(), initial, shutdown)
     }

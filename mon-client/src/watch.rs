@@ -1,7 +1,7 @@
 //! The newest map, always.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pando_cluster_map::ClusterMap;
@@ -23,6 +23,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct MapWatch {
     receiver: watch::Receiver<Arc<ClusterMap>>,
+    lost: Arc<OnceLock<Error>>,
 }
 
 impl MapWatch {
@@ -56,10 +57,15 @@ impl MapWatch {
         Arc::clone(&self.receiver.borrow_and_update())
     }
 
+    /// Why there will be no newer map, if the cluster is gone: all its mons say that they are of another one.
+    pub fn lost(&self) -> Option<Error> {
+        self.lost.get().cloned()
+    }
+
     /// A watch that the test itself feeds.
     pub fn fixed(map: Arc<ClusterMap>) -> (Self, watch::Sender<Arc<ClusterMap>>) {
         let (sender, receiver) = watch::channel(map);
-        (Self { receiver }, sender)
+        (Self { receiver, lost: Arc::default() }, sender)
     }
 }
 
@@ -67,38 +73,54 @@ pub(crate) fn spawn(client: MonClient, initial: Arc<ClusterMap>, shutdown: Shutd
     client.saw(initial.epoch);
     client.targets().bind(&initial.cluster_id);
     let (sender, receiver) = watch::channel(initial);
+    let lost = Arc::new(OnceLock::new());
+    let watch = MapWatch { receiver, lost: Arc::clone(&lost) };
     tokio::spawn(async move {
-        tokio::select! {
-            () = shutdown.stopped() => {}
-            () = follow(client, sender) => {}
+        let gone = tokio::select! {
+            () = shutdown.stopped() => None,
+            gone = follow(client, sender) => gone,
+        };
+        if let Some(error) = gone {
+            tracing::error!(%error, "stopping");
+            let _ = lost.set(error);
+            // Nothing of this process is to reach the cluster that is there now.
+            shutdown.stop();
         }
     });
-    MapWatch { receiver }
+    watch
 }
 
-/// Opens stream after stream until nobody is left who reads the map.
-async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) {
+/// Opens stream after stream until nobody is left who reads the map, or until the cluster is gone; then says so.
+async fn follow(client: MonClient, sender: watch::Sender<Arc<ClusterMap>>) -> Option<Error> {
     let mut backoff = BACKOFF_MIN;
-    // Each is told of once.
+    // Mons in a row that are of another cluster. One address may belong to somebody else by now, while the others are
+    // only away.
     let mut foreign = BTreeSet::new();
     loop {
         let (address, channel) = client.targets().current();
         let before = sender.borrow().epoch;
         let ended = tokio::select! {
             ended = one_stream(&client, channel, &sender) => ended,
-            () = sender.closed() => return,
+            () = sender.closed() => return None,
         };
         if sender.borrow().epoch > before {
             backoff = BACKOFF_MIN;
         }
-        if let Err(status) = ended {
-            match Error::from_tonic(&status).reason {
-                Reason::WrongCluster if foreign.insert(address.clone()) => {
-                    tracing::error!(mon = address, %status, "this mon is of another cluster");
+        match ended.map_err(|status| Error::from_tonic(&status)) {
+            Err(error) if error.reason == Reason::WrongCluster => {
+                tracing::warn!(mon = address, %error, "this mon is of another cluster");
+                client.targets().leave(&address);
+                foreign.insert(address);
+                if foreign.len() >= client.targets().count() {
+                    return Some(error);
                 }
-                _ => tracing::debug!(mon = address, %status, "the map watch broke"),
             }
-            client.targets().leave(&address);
+            Err(error) => {
+                tracing::debug!(mon = address, %error, "the map watch broke");
+                client.targets().leave(&address);
+                foreign.clear();
+            }
+            Ok(()) => foreign.clear(),
         }
         tokio::time::sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);

@@ -116,7 +116,9 @@ impl Keeper {
                 Err(error) => error,
             };
             self.link.live.send_replace(None);
-            if matches!(error.reason, Reason::StaleSession | Reason::WrongCluster) {
+            // A rank of another cluster only says that the address is somebody else's by now: a newer map tells where ours
+            // is. That our cluster is gone is for the mons to say.
+            if error.reason == Reason::StaleSession {
                 self.core.end(error);
                 return;
             }

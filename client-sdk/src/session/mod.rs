@@ -49,7 +49,7 @@ pub(crate) struct Core {
     /// A rank has said something that may call for reclaims.
     news: Notify,
     next_handle: AtomicU64,
-    /// Why the session is over, if the cluster ended it.
+    /// Why the session is over, if a rank said so.
     ended: OnceLock<Error>,
 }
 
@@ -226,7 +226,7 @@ impl Core {
 
     fn over(&self) -> Error {
         let closed = || Error::new(Reason::StaleSession, "the client is closed: connect again");
-        self.ended.get().cloned().unwrap_or_else(closed)
+        self.ended.get().cloned().or_else(|| self.map.lost()).unwrap_or_else(closed)
     }
 
     /// Waits for a newer map, but not longer than this.

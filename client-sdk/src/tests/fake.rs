@@ -53,6 +53,7 @@ struct Inner {
     rank: u32,
     window: u32,
     refusal: Mutex<Option<Reason>>,
+    refused: watch::Sender<u64>,
     /// Whether the script sees the last, empty Reclaim of each stream; else it is answered.
     scripts_last_reclaim: AtomicBool,
     dead: watch::Sender<bool>,
@@ -88,6 +89,7 @@ impl Fake {
             rank,
             window,
             refusal: Mutex::new(None),
+            refused: watch::Sender::new(0),
             scripts_last_reclaim: AtomicBool::new(false),
             dead: watch::Sender::new(false),
         });
@@ -121,6 +123,13 @@ impl Fake {
     /// Refuses every stream from now on.
     pub fn refuse(&self, reason: Reason) {
         *self.inner.refusal.lock().unwrap() = Some(reason);
+    }
+
+    /// Waits until the client has come back after it was refused.
+    pub async fn wait_refused(&self) {
+        let mut refused = self.inner.refused.subscribe();
+        let waiting = refused.wait_for(|streams| *streams > 1);
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("within 10 s").unwrap();
     }
 
     /// Breaks all streams, and refuses new ones.
@@ -208,6 +217,7 @@ impl SessionService for Service {
         request: tonic::Request<Streaming<ClientFrame>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
         if let Some(reason) = *self.0.refusal.lock().unwrap() {
+            self.0.refused.send_modify(|streams| *streams += 1);
             return Err(ProtoError::new(reason, "by the script").to_tonic());
         }
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -375,6 +375,22 @@ async fn a_session_that_the_cluster_ended_fails_all_calls_at_once() {
 }
 
 #[tokio::test]
+async fn a_rank_of_another_cluster_at_the_address_of_ours_does_not_end_the_session() {
+    let foreign = Fake::start(|_| vec![Act::Break]).await;
+    foreign.refuse(Reason::WrongCluster);
+    let ours = Fake::start(|seen| vec![Act::Answer(correct(seen))]).await;
+    let (client, map) = foreign.client();
+    let reading = tokio::spawn({
+        let client = client.clone();
+        async move { client.read("/x").await }
+    });
+    foreign.wait_refused().await;
+    map.send_replace(Arc::new(ours.map(2)));
+    assert_eq!(reading.await.unwrap().unwrap(), "x");
+    assert_eq!(client.read("/y").await.unwrap(), "y");
+}
+
+#[tokio::test]
 async fn when_the_map_shows_a_later_process_the_old_stream_is_left() {
     let fake = Fake::start(|seen| match seen.stream {
         1 => vec![],

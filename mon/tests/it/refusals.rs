@@ -46,7 +46,7 @@ async fn daemons_of_a_cluster_that_is_gone_are_refused_and_stop() {
     let client = mon.client();
     let old = client.register_rank(rank(1)).await.unwrap();
     let (session, _) = client.register_client("a client").await.unwrap();
-    let (_watch, _stop) = watch(&client).await;
+    let (watched, session_over) = watch(&client).await;
     let env = Env::system();
     let lease = Arc::new(Lease::new(Arc::clone(&env.clock)));
     let (load, hints) = (Arc::new(mon::RankLoad::default), Arc::new(|_: Vec<mon::SplitRequest>, _: Vec<u64>| {}));
@@ -67,12 +67,36 @@ async fn daemons_of_a_cluster_that_is_gone_are_refused_and_stop() {
     let (their_session, _) = theirs.register_client("another client").await.unwrap();
     assert_eq!((new.incarnation, their_session), (old.incarnation, session), "they can be told apart by nothing else");
     within(env.shutdown.stopped()).await;
+    within(session_over.stopped()).await;
+    assert_eq!(watched.lost().map(|error| error.reason), Some(Reason::WrongCluster));
     assert_eq!(client.end_session(session, true).await.unwrap_err().reason, Reason::WrongCluster);
     let error = client.admin().set_setting("inline_limit", "0").await.unwrap_err();
     assert!(error.reason == Reason::WrongCluster && error.message.contains("check the mon addresses"), "{error}");
     let map = theirs.get_map(Epoch(0)).await.unwrap();
     assert!(map.session_is_live(their_session));
     mon.stop().await;
+}
+
+/// The address of one mon may be somebody else's by now, while the others are only away.
+#[tokio::test]
+async fn one_mon_of_another_cluster_ends_no_session() {
+    let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mon, foreign) = (TestMon::start(single(own.path())).await, TestMon::start(single(other.path())).await);
+    let address = mon.address();
+    // It has a cluster of its own by now.
+    foreign.client().get_map(Epoch(1)).await.unwrap();
+    let client = client(vec![mon.address(), foreign.address()]);
+    let (mut watched, session_over) = watch(&client).await;
+    // From here on the watch is refused by the one and does not reach the other.
+    mon.stop().await;
+    let mut again = single(own.path());
+    again.listen = address.parse().unwrap();
+    let mon = TestMon::start(again).await;
+    let (_, newer) = mon.client().register_client("another").await.unwrap();
+    map_when(&mut watched, |map| map.epoch >= newer.epoch).await;
+    assert!(!session_over.is_stopping() && watched.lost().is_none());
+    mon.stop().await;
+    foreign.stop().await;
 }
 
 /// A rank that is told to which cluster it belongs.
