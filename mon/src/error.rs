@@ -4,6 +4,12 @@ use std::path::PathBuf;
 
 use pando_proto::Reason;
 
+/// What an operator can do: the members of the group are fixed. A leader that was elected, and has committed something,
+/// without this mon has all that was ever committed on a majority without it, and expects nothing of it.
+const AFTER_A_LOSS: &str = "If that is lost, leave this mon stopped (a majority of mons goes on without it), restart the \
+    mon that leads, wait until the others have elected a leader and answer `pando status`, and only then start this one \
+    with an empty directory and the cluster's id (--cluster-id)";
+
 /// Errors of a mon.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -66,9 +72,21 @@ pub enum Error {
     },
     /// It is no mon's, or damaged.
     #[error(
-        "the data directory is damaged or no mon's: {0}; restore it, or replace this mon by one with a new id and an empty directory"
+        "the data directory is damaged or no mon's: {0}; give this mon its own newest directory back. {after}",
+        after = AFTER_A_LOSS
     )]
     Damaged(String),
+    /// The leader knows that this mon confirmed what it does not have.
+    #[error(
+        "the leader says that this mon confirmed the log up to entry {confirmed}, but its log ends at {last}: its disk was lost or set back, and its votes could undo what the mons have agreed on; give it its own newest directory back. {after}",
+        after = AFTER_A_LOSS
+    )]
+    LostLog {
+        /// By this mon, as the leader knows it.
+        confirmed: u64,
+        /// Entry in the log here.
+        last: u64,
+    },
     /// The disk.
     #[error("the mon's disk failed: {0}")]
     Disk(#[from] redb::Error),
@@ -84,7 +102,7 @@ impl From<Error> for pando_proto::Error {
             Error::Listen(_) | Error::InUse => Reason::Unavailable,
             Error::WrongCluster { .. } => Reason::WrongCluster,
             Error::NewerFormat { .. } => Reason::NewerFormat,
-            Error::Damaged(_) => Reason::Corrupt,
+            Error::Damaged(_) | Error::LostLog { .. } => Reason::Corrupt,
             Error::Directory { .. } | Error::Disk(_) => Reason::Storage,
             Error::Raft(_) => Reason::Internal,
         };

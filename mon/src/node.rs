@@ -205,7 +205,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Runs until `shutdown`, or until the disk fails.
+    /// Runs until `shutdown`, or until the disk fails or turns out to have lost something.
     pub(crate) async fn run(
         mut self,
         mut inputs: mpsc::Receiver<Input>,
@@ -220,10 +220,10 @@ impl Node {
                 _ = ticker.tick() => self.on_tick(),
                 input = inputs.recv() => {
                     let Some(input) = input else { return Ok(()) };
-                    self.handle(input);
+                    self.handle(input)?;
                     for _ in 1..TURN {
                         let Ok(input) = inputs.try_recv() else { break };
-                        self.handle(input);
+                        self.handle(input)?;
                     }
                 }
             }
@@ -251,9 +251,9 @@ impl Node {
         }
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) -> Result<(), crate::Error> {
         match input {
-            Input::Message(message) => self.step(message),
+            Input::Message(message) => self.step(message)?,
             Input::Propose { command, reply } => self.on_propose(&command, reply),
             Input::Read { reply } => self.wait_for_read(Waiter::Map(reply)),
             Input::Heartbeat { beat, reply } => self.wait_for_read(Waiter::Heartbeat(beat, reply)),
@@ -269,31 +269,30 @@ impl Node {
                 self.raw.report_snapshot(to, status);
             }
         }
+        Ok(())
     }
 
-    fn step(&mut self, message: Message) {
+    /// Errors: this mon must not vote or confirm anything any more, what waits to be sent included.
+    fn step(&mut self, message: Message) -> Result<(), crate::Error> {
         let known = self.raw.raft.prs().get(message.from).is_some();
         if !known || message.to != self.id || message.from == self.id {
             tracing::warn!(from = message.from, to = message.to, "a message of the group that is not for this mon");
-            return;
+            return Ok(());
         }
         // Proposals come by `Propose`, where their conditions are checked; the rest is never sent.
         if matches!(message.get_msg_type(), MessageType::MsgPropose | MessageType::MsgTransferLeader) {
             tracing::warn!(from = message.from, "a message of a kind that mons do not send each other");
-            return;
+            return Ok(());
         }
         let last = self.raw.raft.raft_log.last_index();
         if message.get_msg_type() == MessageType::MsgHeartbeat && message.commit > last {
-            tracing::error!(
-                "the leader says that this mon confirmed log entries that it does not have: its disk was lost or set \
-                 back; replace it by a mon with a new id and an empty directory"
-            );
-            return;
+            return Err(crate::Error::LostLog { confirmed: message.commit, last });
         }
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(%error, "raft refused a message");
         }
         self.seed_elections();
+        Ok(())
     }
 
     /// In a simulation elections must not roll real dice.
@@ -324,3 +323,6 @@ impl Node {
         Error::new(Reason::NotOwner, format!("mon {leader} leads, not this one"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -161,7 +161,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     println!("pando-mon {id} serves on {}", handle.address());
     let mut joined = std::pin::pin!(handle.join());
     tokio::select! {
-        // Only a failed disk ends it by itself.
+        // Only a disk that failed, or lost something, ends it by itself.
         () = &mut joined => bail!("the mon has stopped by itself: see its log"),
         _ = signals.next() => {}
     }

@@ -61,6 +61,27 @@ async fn a_mon_that_missed_a_compaction_gets_a_snapshot() {
     group.stop().await;
 }
 
+/// What the error of a mon that lost its disk tells the operator to do.
+#[tokio::test]
+async fn a_mon_that_lost_its_disk_comes_back_after_an_election_without_it() {
+    let mut group = Group::start(1000).await;
+    let client = group.client();
+    within(client.register_client("first")).await.unwrap();
+    let leader = client.admin().status().await.unwrap().leader_id;
+    // Mon 1 would want to be told the cluster's id.
+    let lost = if leader == 3 { 2 } else { 3 };
+    group.stop_mon(lost).await;
+    group.wipe(lost);
+    group.stop_mon(leader).await;
+    group.start_mon(leader).await;
+    let (_, newest) = within(client.register_client("second")).await.unwrap();
+    group.start_mon(lost).await;
+    let map = within(group.mons[&lost].client().get_map(newest.epoch)).await.unwrap();
+    assert_eq!(map.sessions, newest.sessions);
+    assert!(!group.mons[&lost].env.shutdown.is_stopping());
+    group.stop().await;
+}
+
 #[tokio::test]
 async fn any_mon_answers() {
     let group = Group::start(1000).await;

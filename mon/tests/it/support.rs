@@ -108,6 +108,11 @@ impl Group {
         self.mons.remove(&id).unwrap().stop().await;
     }
 
+    /// Its disk is lost.
+    pub fn wipe(&self, id: u64) {
+        std::fs::remove_dir_all(self.dir.path().join(id.to_string())).unwrap();
+    }
+
     pub fn client(&self) -> MonClient {
         client(self.peers.values().cloned().collect())
     }
