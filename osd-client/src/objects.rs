@@ -1,6 +1,7 @@
 //! Objects: reads and writes at byte ranges, trims.
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use pando_proto::osd::{
 };
 use pando_proto::{ClientId, Error, Ino, MAX_MESSAGE_BYTES, PoolId, Reason};
 use pando_rpc::{Net, Shutdown};
+use rustc_hash::FxHashSet;
 use tonic::{Response, Status};
 
 use crate::connections::{Connections, OsdChannel};
@@ -71,6 +73,20 @@ impl ObjectClient {
             async move { client(channel).trim(request).await.map(Response::into_inner) }
         });
         reply.await.map(|_| ())
+    }
+
+    /// The first of these objects in each placement group, if there are more of them than groups: a
+    /// [`TrimKind::DeleteFrom`] of each deletes them all, and what lies behind.
+    pub fn firsts(&self, pool: u32, ino: u64, indexes: Range<u64>) -> Option<Vec<u64>> {
+        let map = self.0.map.current();
+        // Without the pool nothing is known of its groups, and what is not asked is not deleted.
+        let groups = map.pools.get(&PoolId(pool))?.pg_count.max(1) as usize;
+        if indexes.end.saturating_sub(indexes.start) <= groups as u64 {
+            return None;
+        }
+        let mut seen = FxHashSet::default();
+        let group = |index: &u64| map.pg_of_object(PoolId(pool), Ino(ino), *index);
+        Some(indexes.filter(|index| seen.insert(group(index))).take(groups).collect())
     }
 
     /// Bytes of an object; ends at the object's end, so what is missing up to the file's size is zeros.

@@ -14,6 +14,27 @@ pub struct ObjectKey {
     pub index: u64,
 }
 
+impl ObjectKey {
+    /// Stands for all objects of the file that do not exist: its tombstone says below which generation none of them is
+    /// made (R22). No object has this index.
+    pub fn floor(ino: Ino) -> Self {
+        Self { ino, index: u64::MAX }
+    }
+
+    /// Whether this is a [`floor`](Self::floor).
+    pub fn is_floor(self) -> bool {
+        self.index == u64::MAX
+    }
+
+    /// The last key before this one.
+    pub(crate) fn previous(self) -> Option<Self> {
+        match self.index.checked_sub(1) {
+            Some(index) => Some(Self { index, ..self }),
+            None => self.ino.0.checked_sub(1).map(|ino| Self::floor(Ino(ino))),
+        }
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.ino, self.index)

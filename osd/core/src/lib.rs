@@ -30,9 +30,10 @@ mod session;
 pub use change::{Change, ObjectHeader, ObjectKey};
 pub use fence::Fence;
 pub use message::{Body, Cursor, Entry, Message, ObjectCopy, Page, PageQuery, PageRange, Part, Told};
-pub use object::check_read_generation;
+pub use object::{check_read_generation, later};
 pub use pg::{Concerned, Pg, Status};
 pub use position::{Position, Stored};
 pub use request::{
-    Action, Batch, Configuration, Load, Loaded, Mutation, MutationKind, Reads, Reply, Request, Sessions, Token, Verdict,
+    Action, Batch, Configuration, Load, Loaded, Mutation, MutationKind, Purge, Reads, Reply, Request, Sessions, Token,
+    Verdict,
 };

@@ -26,6 +26,14 @@ pub fn check_read_generation(header: Option<ObjectHeader>, generation: u64) -> R
     }
 }
 
+/// Of the header of an object that does not live, and that of its file's floor, the one that counts (R22).
+pub fn later(own: Option<ObjectHeader>, floor: Option<ObjectHeader>) -> Option<ObjectHeader> {
+    match (own, floor) {
+        (Some(own), Some(floor)) if own.generation < floor.generation => Some(floor),
+        (own, floor) => own.or(floor),
+    }
+}
+
 /// The answer to a copy of a mutation that was done before.
 pub(crate) fn repeated(kind: &MutationKind, header: Option<ObjectHeader>) -> Reply {
     match kind {

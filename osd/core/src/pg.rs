@@ -5,6 +5,7 @@
 //! | `configure` | what a new configuration does |
 //! | `requests` | clients' requests at the primary: order, fences, windows, reads |
 //! | `forget` | windows of ended sessions and tombstones go |
+//! | `purge` | many objects of a file are deleted at once, and none of them comes back |
 //! | `replicate` | the log at the primary: submitting, acknowledging, deciding |
 //! | `peers` | the primary's view of the others: probing, resending |
 //! | `lead` | in peering: which member's content counts, catching up by log, making way |
@@ -19,6 +20,7 @@ mod lead;
 mod load;
 mod member;
 mod peers;
+mod purge;
 mod replicate;
 mod requests;
 mod sync;
@@ -35,7 +37,7 @@ use crate::cache::Cache;
 use crate::fence::Fence;
 use crate::log::Log;
 use crate::position::{Position, Stored};
-use crate::request::{Action, Configuration, Load, Reads, Reply, Request, Sessions, Token};
+use crate::request::{Action, Configuration, Load, Purge, Reads, Reply, Request, Sessions, Token};
 use crate::session::Window;
 use crate::{ObjectHeader, ObjectKey};
 
@@ -123,6 +125,8 @@ struct Primary {
     tombstones: BTreeMap<ObjectKey, u64>,
     /// The walk that finds those of earlier times.
     walk: Walk,
+    /// Deletions for which objects are being listed, by ticket.
+    purges: BTreeMap<u64, (Token, Box<Purge>)>,
 }
 
 /// A walk over all objects, in search of tombstones; one for each time as primary.
@@ -137,6 +141,7 @@ enum Walk {
 enum Waiter {
     Reply(Token, Reply),
     Read(Token),
+    Purge(Token, Box<Purge>),
 }
 
 struct Read {
@@ -267,7 +272,7 @@ impl Pg {
         };
         Concerned::Request(primary.waiting.get(&seq).and_then(|waiting| {
             waiting.iter().find_map(|waiter| match waiter {
-                Waiter::Reply(token, _) => Some(*token),
+                Waiter::Reply(token, _) | Waiter::Purge(token, _) => Some(*token),
                 Waiter::Read(_) => None,
             })
         }))
@@ -404,6 +409,7 @@ impl Primary {
             windows: None,
             tombstones: BTreeMap::new(),
             walk: Walk::At(None),
+            purges: BTreeMap::new(),
         }
     }
 }

@@ -54,6 +54,8 @@ pub enum Request {
     },
     /// A change of an object.
     Mutate(Mutation),
+    /// A deletion of an object and of all behind it of its file.
+    Purge(Box<Purge>),
     /// A read; answered by [`Action::Fetch`].
     Read(Reads),
     /// The machine's own: forgets a tombstone, if it still is one. Not answered.
@@ -102,6 +104,37 @@ pub enum MutationKind {
     Zero { offset: u64, length: u64 },
     Truncate { size: u64 },
     Delete,
+}
+
+/// A deletion of many objects, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Purge {
+    /// Deletes the first of them.
+    pub(crate) mutation: Mutation,
+    /// The file's floor is in the log.
+    pub(crate) floored: bool,
+    /// All objects up to this one were looked at.
+    pub(crate) after: Option<ObjectKey>,
+    /// Writes up to this number are seen in a list.
+    pub(crate) listed_at: u64,
+    /// Those that come next.
+    pub(crate) listed: Option<Listed>,
+}
+
+impl Purge {
+    /// What `mutation`, a [`MutationKind::Delete`], does to its object is done to all behind it of its file, too.
+    pub fn new(mutation: Mutation) -> Self {
+        let after = mutation.object.previous();
+        Self { mutation, floored: false, after, listed_at: 0, listed: None }
+    }
+}
+
+/// Some objects of a file, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub objects: Vec<(ObjectKey, ObjectHeader)>,
+    /// There may be others behind them.
+    pub more: bool,
 }
 
 /// What a read looks at.
@@ -175,6 +208,13 @@ pub enum Action {
     LoadSessions(u64),
     /// List objects after this one, then call [`Pg::tombstones_listed`](crate::Pg::tombstones_listed).
     ListTombstones {
+        /// To be given back.
+        ticket: u64,
+        /// `None`: from the first on.
+        after: Option<ObjectKey>,
+    },
+    /// List some objects after this one, then call [`Pg::objects_listed`](crate::Pg::objects_listed).
+    ListObjects {
         /// To be given back.
         ticket: u64,
         /// `None`: from the first on.

@@ -1,7 +1,7 @@
 //! Reads of clients, evaluated on the engine.
 
 use bytes::Bytes;
-use pando_osd_core::{ObjectKey, Reads, check_read_generation, keys};
+use pando_osd_core::{ObjectHeader, ObjectKey, Reads, check_read_generation, keys, later};
 use pando_proto::osd::{
     GetResponse, ListResponse, MaybeRecord, ObjectId, ReadResponse, Record, ScanResponse, StatResponse,
 };
@@ -42,7 +42,7 @@ impl Fetch {
             Self::Get { keys } => get(engine, pg, keys),
             Self::Scan { start, end, limit } => scan(engine, pg, start, end, *limit),
             Self::Read { object, offset, length, generation } => {
-                let header = engine.header(pg, *object).map_err(engine_error)?;
+                let header = header(engine, pg, *object).map_err(engine_error)?;
                 check_read_generation(header, *generation)?;
                 let object_size = header.filter(|header| !header.deleted).map_or(0, |header| header.size);
                 let data = if *offset < object_size {
@@ -53,7 +53,7 @@ impl Fetch {
                 Ok(Answer::Read(ReadResponse { data, object_size }))
             }
             Self::Stat { object } => {
-                let header = engine.header(pg, *object).map_err(engine_error)?;
+                let header = header(engine, pg, *object).map_err(engine_error)?;
                 let alive = header.filter(|header| !header.deleted);
                 let stored_bytes = match alive {
                     Some(_) => engine.stored_bytes(pg, *object).map_err(engine_error)?,
@@ -68,6 +68,15 @@ impl Fetch {
             }
             Self::List { pool, after, limit } => list(engine, pg, *pool, *after, *limit),
         }
+    }
+}
+
+/// R22: the zeros of an object that does not live are shown only to those who know that it was purged. The floor is read
+/// after the object: it is written before any object goes for its sake.
+fn header(engine: &dyn Engine, pg: PgId, object: ObjectKey) -> Result<Option<ObjectHeader>, EngineError> {
+    match engine.header(pg, object)? {
+        Some(own) if !own.deleted => Ok(Some(own)),
+        own => Ok(later(own, engine.header(pg, ObjectKey::floor(object.ino))?)),
     }
 }
 

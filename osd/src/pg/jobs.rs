@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pando_osd_core::{Load, Loaded, ObjectKey, Page, PageQuery, Token, keys};
+use pando_osd_core::{Load, Loaded, ObjectHeader, ObjectKey, Page, PageQuery, Token, keys};
 use pando_proto::{Error, OsdId, Reason};
 
 use super::fetch::{Fetch, engine_error};
@@ -14,10 +14,15 @@ use crate::engine::Engine;
 
 /// Objects listed at once.
 const LIST: usize = 1000;
+/// The same for those that are then deleted in one transaction, with all their blocks.
+const PURGE: usize = 64;
 const MON_PAUSE: Duration = Duration::from_millis(200);
 
 /// Tombstones with the client id below which all sessions must have ended, and where to go on.
 pub(super) type Tombstones = (Vec<(ObjectKey, u64)>, Option<ObjectKey>);
+
+/// Objects with their headers, and whether there are more.
+pub(super) type Objects = (Vec<(ObjectKey, ObjectHeader)>, bool);
 
 /// What a job brought.
 pub(super) enum Done {
@@ -25,6 +30,7 @@ pub(super) enum Done {
     Loaded(u64, Load, Result<Loaded, Error>),
     Sessions(u64, Result<Vec<(Bytes, Bytes)>, Error>),
     Tombstones(u64, Result<Tombstones, Error>),
+    Objects(u64, Result<Objects, Error>),
     Leftover(Result<Vec<ObjectKey>, Error>),
     Page(u64, Option<Page>),
     Told,
@@ -87,6 +93,18 @@ impl Task {
                 (dead.map(|(object, header)| (object, header.sessions_before)).collect(), next)
             });
             Done::Tombstones(ticket, listed)
+        }));
+    }
+
+    pub(super) fn list_objects(&mut self, ticket: u64, after: Option<ObjectKey>) {
+        let (osd, pg) = (Arc::clone(&self.osd), self.id);
+        self.jobs.push(Box::pin(async move {
+            let list = move |engine: &dyn Engine| engine.list_objects(pg, after, PURGE);
+            let listed = osd.reads.run(list).await.map_err(engine_error).map(|objects| {
+                let more = objects.len() == PURGE;
+                (objects, more)
+            });
+            Done::Objects(ticket, listed)
         }));
     }
 

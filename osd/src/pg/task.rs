@@ -320,6 +320,7 @@ impl Task {
                 tracing::warn!(pg = %self.id, %error, "cannot list objects to find what may be forgotten");
                 self.pg.tombstones_listed(ticket, Vec::new(), None);
             }
+            Done::Objects(ticket, listed) => self.pg.objects_listed(ticket, listed),
             Done::Leftover(listed) => {
                 self.discarding = false;
                 if let Ok(objects) = listed
@@ -383,6 +384,7 @@ impl Task {
                     Action::Load { ticket, load } => self.load(ticket, load),
                     Action::LoadSessions(ticket) => self.load_sessions(ticket),
                     Action::ListTombstones { ticket, after } => self.list_tombstones(ticket, after),
+                    Action::ListObjects { ticket, after } => self.list_objects(ticket, after),
                     Action::Page { ticket, query } => self.page(ticket, query),
                     Action::Confirm(osd) => self.confirm(osd),
                     Action::Demote(osd) => self.demote(osd),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
-use pando_osd_core::{Batch, Change, Mutation, MutationKind, ObjectKey, Request, keys};
+use pando_osd_core::{Batch, Change, Mutation, MutationKind, ObjectKey, Purge, Request, keys};
 use pando_proto::osd::{
     CommitRequest, GetRequest, ListRequest, Mutation as ProtoMutation, ObjectId, RaiseFenceRequest, ReadRequest,
     ScanRequest, StatRequest, TrimKind, TrimRequest, WriteRequest, record_request,
@@ -162,21 +162,25 @@ fn object(map: &ClusterMap, id: Option<ObjectId>) -> Result<(PgId, ObjectKey), E
     if !ino.is_valid() {
         return Err(invalid(format!("{} is no inode number", id.ino)));
     }
-    Ok((map.pg_of_object(pool, ino, id.index), ObjectKey { ino, index: id.index }))
+    let object = ObjectKey { ino, index: id.index };
+    if object.is_floor() {
+        return Err(invalid(format!("no object has the index {}", id.index)));
+    }
+    Ok((map.pg_of_object(pool, ino, id.index), object))
 }
 
-fn mutate(
+fn mutation(
     map: &ClusterMap,
     id: Option<ObjectId>,
     mutation: Option<ProtoMutation>,
     kind: MutationKind,
-) -> Result<Checked, Error> {
+) -> Result<(PgId, Epoch, Mutation), Error> {
     let (pg, object) = object(map, id)?;
     let mutation = mutation.ok_or_else(|| invalid("the request does not say whose mutation it is (R22)"))?;
     if mutation.sequence == 0 {
         return Err(invalid("mutations of a session count from 1"));
     }
-    let request = Mutation {
+    let checked = Mutation {
         session: ClientId(mutation.session),
         sequence: mutation.sequence,
         low_water: mutation.low_water,
@@ -184,11 +188,7 @@ fn mutate(
         object,
         kind,
     };
-    let bytes = match &request.kind {
-        MutationKind::Write { data, .. } => data.len(),
-        _ => 0,
-    };
-    Ok(Checked { pg, map_epoch: Epoch(mutation.map_epoch), call: Call::Write(Request::Mutate(request)), bytes })
+    Ok((pg, Epoch(mutation.map_epoch), checked))
 }
 
 fn too_large() -> Error {
@@ -200,8 +200,10 @@ pub(crate) fn write(map: &ClusterMap, request: WriteRequest) -> Result<Checked, 
     if end.is_none_or(|end| end > MAX_OBJECT_BYTES) {
         return Err(too_large());
     }
+    let bytes = request.data.len();
     let kind = MutationKind::Write { offset: request.offset, data: request.data };
-    mutate(map, request.object, request.mutation, kind)
+    let (pg, map_epoch, mutation) = mutation(map, request.object, request.mutation, kind)?;
+    Ok(Checked { pg, map_epoch, call: Call::Write(Request::Mutate(mutation)), bytes })
 }
 
 pub(crate) fn trim(map: &ClusterMap, request: &TrimRequest) -> Result<Checked, Error> {
@@ -209,9 +211,14 @@ pub(crate) fn trim(map: &ClusterMap, request: &TrimRequest) -> Result<Checked, E
         TrimKind::Unspecified => return Err(invalid("the kind of the trim is missing or unknown")),
         TrimKind::Zero => MutationKind::Zero { offset: request.offset, length: request.length },
         TrimKind::Truncate => MutationKind::Truncate { size: request.offset },
-        TrimKind::Delete => MutationKind::Delete,
+        TrimKind::Delete | TrimKind::DeleteFrom => MutationKind::Delete,
     };
-    mutate(map, request.object, request.mutation, kind)
+    let (pg, map_epoch, mutation) = mutation(map, request.object, request.mutation, kind)?;
+    let request = match request.kind() {
+        TrimKind::DeleteFrom => Request::Purge(Box::new(Purge::new(mutation))),
+        _ => Request::Mutate(mutation),
+    };
+    Ok(Checked { pg, map_epoch, call: Call::Write(request), bytes: 0 })
 }
 
 pub(crate) fn read(map: &ClusterMap, request: &ReadRequest) -> Result<Checked, Error> {

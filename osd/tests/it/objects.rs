@@ -104,3 +104,38 @@ async fn objects_are_listed_without_the_deleted_ones() {
     found.sort_unstable();
     assert_eq!(found, (0..40).filter(|index| *index != 7).collect::<Vec<_>>());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r22_what_a_file_has_from_an_object_on_is_purged_in_every_group() {
+    const END: u64 = 1 << 40;
+    for (engine, _dir) in engines() {
+        let cluster = Cluster::with_engines(vec![engine], 1).await;
+        let objects = cluster.objects();
+        // More of them in a group than go in one transaction.
+        let mut indexes: Vec<u64> = (0..200).collect();
+        indexes.extend([5000, END - 1]);
+        let write = |index| objects.write(object(9, index), 1, 0, bytes("data"));
+        futures_util::future::try_join_all(indexes.iter().map(|index| write(*index))).await.unwrap();
+        let other = object(10, 20);
+        objects.write(other, 1, 0, bytes("other")).await.unwrap();
+        let firsts = objects.firsts(DATA_POOL.0, 9, 10..END).expect("more objects than groups");
+        assert_eq!(objects.firsts(DATA_POOL.0, 9, 0..firsts.len() as u64), None, "no fewer calls than objects");
+        for first in firsts {
+            objects.trim(object(9, first), 2, TrimKind::DeleteFrom, 0, 0).await.unwrap();
+        }
+        for index in indexes {
+            assert_eq!(objects.stat(object(9, index)).await.unwrap().exists, index < 10, "{index}");
+        }
+        assert_eq!(objects.read(other, 1, 0, 9).await.unwrap(), "other");
+        for index in [50, 600, END - 1, END] {
+            let id = object(9, index);
+            assert_eq!(objects.write(id, 1, 0, bytes("late")).await.unwrap_err().reason, Reason::StaleGeneration);
+            assert_eq!(objects.read(id, 1, 0, 4).await.unwrap_err().reason, Reason::StaleGeneration);
+            assert_eq!(objects.read(id, 3, 0, 4).await.unwrap(), Bytes::new());
+        }
+        assert_eq!(objects.write(object(9, 5), 1, 0, bytes("more")).await.unwrap(), 4, "what lives is not purged");
+        assert_eq!(objects.write(object(9, 50), 3, 0, bytes("new")).await.unwrap(), 3);
+        let reserved = objects.write(object(9, u64::MAX), 3, 0, bytes("x")).await.unwrap_err();
+        assert_eq!(reserved.reason, Reason::InvalidRequest);
+    }
+}

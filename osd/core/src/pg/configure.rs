@@ -135,7 +135,8 @@ impl Pg {
                     refused.push(*token);
                     false
                 }
-                Waiter::Read(_) => true,
+                // It asks anew whether it may write.
+                Waiter::Read(_) | Waiter::Purge(..) => true,
             });
         }
         for token in refused {
@@ -160,7 +161,7 @@ impl Pg {
     /// Nothing of what a primary still has to answer can be answered any more; writes may or may not survive.
     pub(super) fn dismiss(&mut self, primary: Primary, error: &Error) {
         for waiter in primary.waiting.into_values().flatten() {
-            if let Waiter::Reply(token, _) = waiter {
+            if let Waiter::Reply(token, _) | Waiter::Purge(token, _) = waiter {
                 self.reply(token, Err(error.clone()));
             }
         }
@@ -168,8 +169,9 @@ impl Pg {
         let mut loading: Vec<_> =
             primary.loading.into_values().flat_map(|(_, waiting)| waiting).map(|(token, _)| token).collect();
         loading.sort_unstable();
+        let purges = primary.purges.into_values().map(|(token, _)| token);
         let held = primary.held.into_iter().map(|(token, _)| token);
-        for token in reads.chain(loading).chain(held) {
+        for token in reads.chain(loading).chain(purges).chain(held) {
             self.reply(token, Err(error.clone()));
         }
     }

@@ -63,7 +63,7 @@ impl Pg {
         }
     }
 
-    fn run_loaded(&mut self, token: Token, request: Request) {
+    pub(super) fn run_loaded(&mut self, token: Token, request: Request) {
         // The stage may have changed meanwhile, and writes may be kept out.
         if self.may_write() && self.status().active {
             self.run(token, request);

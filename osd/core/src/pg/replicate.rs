@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Pg, Role, Stage, Then, Waiter};
 use crate::message::{Entry, change_object};
 use crate::position::Position;
-use crate::request::{Action, Reply, Token};
+use crate::request::{Action, Reply, Request, Token};
 use crate::{Body, Change, Message};
 
 impl Pg {
@@ -86,6 +86,7 @@ impl Pg {
             }
         }
         self.log.trim(decided);
+        let mut purges = Vec::new();
         while let Some(entry) = primary.waiting.first_entry() {
             if *entry.key() > decided {
                 break;
@@ -94,11 +95,15 @@ impl Pg {
                 match waiter {
                     Waiter::Reply(token, reply) => self.actions.push(Action::Reply(token, Ok(reply))),
                     Waiter::Read(token) => primary.woken.push(token),
+                    Waiter::Purge(token, purge) => purges.push((token, purge)),
                 }
             }
         }
         for token in std::mem::take(&mut primary.woken) {
             self.try_read(token);
+        }
+        for (token, purge) in purges {
+            self.run_loaded(token, Request::Purge(purge));
         }
     }
 }

@@ -94,6 +94,7 @@ impl Pg {
             Request::Commit(batch) => self.run_batch(token, batch),
             Request::RaiseFence { shard, subtree, epoch } => self.run_raise(token, shard, subtree, epoch),
             Request::Mutate(mutation) => self.run_mutation(token, mutation),
+            Request::Purge(purge) => self.run_purge(token, purge),
             Request::Reap(object) => self.run_reap(object),
             Request::Read(reads) => {
                 let Some(primary) = self.primary() else { return };
@@ -139,24 +140,21 @@ impl Pg {
 
     fn run_mutation(&mut self, token: Token, mutation: Mutation) {
         if !self.sessions.live.contains(&mutation.session) {
-            let message = format!("session {} has ended or was evicted", mutation.session);
-            return self.reply(token, Err(Error::new(Reason::StaleSession, message)));
+            return self.reply(token, Err(stale_session(mutation.session)));
         }
         let (full, next_client_id) = (self.is_full(), self.sessions.next_client_id);
         let durable = self.durable;
         let Some(primary) = self.primary() else { return };
-        let Some((header, _)) = primary.headers.get(&mutation.object).copied() else {
-            return self.load(Load::Header(mutation.object), token, Request::Mutate(mutation));
+        let header = match primary.header_for(&mutation) {
+            Ok(header) => header,
+            Err(unknown) => return self.load(Load::Header(unknown), token, Request::Mutate(mutation)),
         };
         let (window, last) = primary.window(mutation.session);
         match window.admit(mutation.sequence) {
             session::Entry::Done => {
                 return self.reply_after(last, token, object::repeated(&mutation.kind, header));
             }
-            session::Entry::Full => {
-                let message = "the session has too many writes in flight in this placement group";
-                return self.reply(token, Err(Error::new(Reason::Overloaded, message)));
-            }
+            session::Entry::Full => return self.reply(token, Err(window_full())),
             session::Entry::Apply => {}
         }
         if full && matches!(mutation.kind, crate::MutationKind::Write { .. }) {
@@ -194,7 +192,7 @@ impl Pg {
     }
 
     /// Answers when write `seq` is decided.
-    fn reply_after(&mut self, seq: u64, token: Token, reply: Reply) {
+    pub(super) fn reply_after(&mut self, seq: u64, token: Token, reply: Reply) {
         let Some(primary) = self.primary() else { return };
         if seq > primary.decided {
             primary.waiting.entry(seq).or_default().push(Waiter::Reply(token, reply));
@@ -256,12 +254,12 @@ impl Primary {
         !self.peers.values().any(|peer| peer.confirming)
     }
 
-    fn window(&mut self, session: ClientId) -> (&Window, u64) {
+    pub(super) fn window(&mut self, session: ClientId) -> (&Window, u64) {
         let (window, last) = self.windows.get_or_insert_default().entry(session).or_default();
         (window, *last)
     }
 
-    fn set_window(&mut self, session: ClientId, window: Window, seq: u64) {
+    pub(super) fn set_window(&mut self, session: ClientId, window: Window, seq: u64) {
         self.windows.get_or_insert_default().insert(session, (window, seq));
     }
 
@@ -297,6 +295,14 @@ impl Reads {
 /// A batch that frees nothing is no way out of a full cluster (I9).
 fn needs_space(batch: &Batch) -> bool {
     !batch.uses_reserve && batch.changes.iter().any(|change| matches!(change, Change::Put { .. }))
+}
+
+pub(super) fn stale_session(session: ClientId) -> Error {
+    Error::new(Reason::StaleSession, format!("session {session} has ended or was evicted"))
+}
+
+pub(super) fn window_full() -> Error {
+    Error::new(Reason::Overloaded, "the session has too many writes in flight in this placement group")
 }
 
 fn no_space() -> Error {

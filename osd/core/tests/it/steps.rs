@@ -4,6 +4,7 @@ mod catching_up;
 mod configurations;
 mod full;
 mod lost;
+mod purges;
 mod serving;
 mod unreadable;
 

@@ -77,6 +77,7 @@ enum Job {
     Load(u64, Load),
     Sessions(u64),
     Tombstones(u64, Option<ObjectKey>),
+    Objects(u64, Option<ObjectKey>),
     Page(u64, PageQuery),
 }
 

@@ -162,6 +162,7 @@ impl World {
                 node.pg.sessions_loaded(ticket, Err(error));
             }
             Job::Tombstones(ticket, after) => node.pg.tombstones_listed(ticket, Vec::new(), after),
+            Job::Objects(ticket, _) => node.pg.objects_listed(ticket, Err(error)),
             Job::Page(ticket, _) => node.pg.page(ticket, None),
         }
     }

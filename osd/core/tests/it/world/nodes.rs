@@ -72,6 +72,12 @@ impl World {
                 let dead = dead.map(|(object, (header, _))| (**object, header.sessions_before)).collect();
                 node.pg.tombstones_listed(ticket, dead, next);
             }
+            Job::Objects(ticket, after) => {
+                let later = node.disk.objects.iter().filter(|(object, _)| after.is_none_or(|after| **object > after));
+                let page: Vec<_> = later.take(2).map(|(object, (header, _))| (*object, *header)).collect();
+                let more = page.len() == 2;
+                node.pg.objects_listed(ticket, Ok((page, more)));
+            }
             Job::Page(ticket, query) => {
                 // What another write changes meanwhile may or may not be seen: here it is not.
                 let page = node.disk.page(&query);
@@ -197,6 +203,7 @@ impl World {
                     Action::Load { ticket, load } => node.jobs.push(Job::Load(ticket, load)),
                     Action::LoadSessions(ticket) => node.jobs.push(Job::Sessions(ticket)),
                     Action::ListTombstones { ticket, after } => node.jobs.push(Job::Tombstones(ticket, after)),
+                    Action::ListObjects { ticket, after } => node.jobs.push(Job::Objects(ticket, after)),
                     Action::Page { ticket, query } => node.jobs.push(Job::Page(ticket, query)),
                     Action::Confirm(joiner) => {
                         let config = node.pg.status().config;
