@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -51,6 +52,8 @@ pub trait Objects {
     fn write(&self, object: ObjectId, generation: u64, offset: u64, data: Bytes) -> Io<()>;
     /// Cuts or deletes durably.
     fn trim(&self, object: ObjectId, generation: u64, kind: TrimKind, offset: u64) -> Io<()>;
+    /// The first object of a file in each placement group, if there are more objects in the range than groups.
+    fn firsts(&self, pool: u32, ino: Ino, indexes: Range<u64>) -> Option<Vec<u64>>;
 }
 
 /// The mons.
@@ -148,6 +151,10 @@ impl Objects for ObjectClient {
     fn trim(&self, object: ObjectId, generation: u64, kind: TrimKind, offset: u64) -> Io<()> {
         let client = self.clone();
         Box::pin(async move { ObjectClient::trim(&client, object, generation, kind, offset, 0).await })
+    }
+
+    fn firsts(&self, pool: u32, ino: Ino, indexes: Range<u64>) -> Option<Vec<u64>> {
+        ObjectClient::firsts(self, pool, ino.0, indexes)
     }
 }
 

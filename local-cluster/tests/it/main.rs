@@ -5,6 +5,7 @@ mod failures;
 mod handles;
 mod processes;
 mod rank_processes;
+mod sparse;
 mod subtrees;
 mod transactions;
 mod usage;

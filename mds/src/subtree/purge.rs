@@ -21,7 +21,7 @@ use crate::io::Objects;
 const MAX_RUNNING: usize = 16;
 /// The same while somebody waits for it: objects in a placement group that is down hold up no other file.
 const MAX_URGENT: usize = 256;
-/// Objects of one file trimmed at once.
+/// Objects, or placement groups, of one file trimmed at once.
 const TRIMS: usize = 4;
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -126,24 +126,28 @@ impl Subtree {
     }
 }
 
+/// What it costs is bounded by the placement groups and by what they hold, not by `max_size`: a sparse file takes no
+/// more of the pool, of the row of purges and of the time in which it is blocked than the bytes that are in it (R23).
 async fn purge(objects: Rc<dyn Objects>, ino: Ino, record: PurgeRecord) {
     if record.object_size == 0 {
         // Never written by us; without a size of objects nothing can be found.
         tracing::error!(%ino, "a purge record without an object size");
         return;
     }
-    let whole = record.from.div_ceil(record.object_size);
-    let end = record.max_size.div_ceil(record.object_size);
+    let whole = record.from.div_ceil(record.object_size)..record.max_size.div_ceil(record.object_size);
     let cut = (!record.from.is_multiple_of(record.object_size)).then(|| record.from / record.object_size);
+    let firsts = objects.firsts(record.pool, ino, whole.clone());
+    let deletes: Box<dyn Iterator<Item = (TrimKind, u64)>> = match firsts {
+        Some(firsts) => Box::new(firsts.into_iter().map(|index| (TrimKind::DeleteFrom, index))),
+        None => Box::new(whole.map(|index| (TrimKind::Delete, index))),
+    };
     let objects = &objects;
-    let trims = cut.into_iter().chain(whole..end).map(|index| async move {
-        let object = ObjectId { pool: record.pool, ino: ino.0, index };
-        let (kind, offset) = match cut {
-            Some(first) if first == index => (TrimKind::Truncate, record.from % record.object_size),
-            _ => (TrimKind::Delete, 0),
-        };
-        trim(objects, object, record.generation, kind, offset).await;
-    });
+    let trims =
+        cut.map(|index| (TrimKind::Truncate, index)).into_iter().chain(deletes).map(|(kind, index)| async move {
+            let object = ObjectId { pool: record.pool, ino: ino.0, index };
+            let offset = if kind == TrimKind::Truncate { record.from % record.object_size } else { 0 };
+            trim(objects, object, record.generation, kind, offset).await;
+        });
     stream::iter(trims).buffer_unordered(TRIMS).collect::<()>().await;
 }
 

@@ -208,3 +208,45 @@ fn a_purge_that_somebody_waits_for_overtakes_those_that_cannot_go_on() {
         rank.stop().await;
     });
 }
+
+/// A byte was written at its very end, and nothing in between.
+async fn sparse(world: &World, client: &mut Client, path: &str) -> u64 {
+    const SIZE: u64 = 1 << 40;
+    let (ino, placement) = outgrow(client, path, 1).await;
+    client.call(Op::GrantSize(GrantSizeRequest { handle: 1, size: SIZE, ..Default::default() })).await.unwrap();
+    for index in [0, 3, (SIZE - 1) / placement.object_size] {
+        world.objects.put(ino, index, placement.generation, b"data");
+    }
+    ino
+}
+
+#[test]
+fn i7_a_sparse_file_is_purged_by_what_is_there_not_by_what_could_be() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let ino = sparse(&world, &mut client, "file").await;
+        client.call(truncate("file", 4)).await.unwrap();
+        assert_eq!(world.objects.object(ino, 0).unwrap().1, b"data"[..]);
+        assert_eq!(world.objects.count(), 1, "R22: cut before the answer");
+        assert!(world.objects.trims() <= 9, "{} trims, for 8 groups and what is cut in two", world.objects.trims());
+        let before = world.objects.trims();
+        client
+            .call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None, ..Default::default() }))
+            .await
+            .unwrap();
+        sparse(&world, &mut client, "other").await;
+        client
+            .call(Op::Close(pando_proto::mds::CloseRequest { handle: 1, report: None, ..Default::default() }))
+            .await
+            .unwrap();
+        client.call(unlink("other")).await.unwrap();
+        // Whoever may have had it open is gone (R19).
+        rank.change_map(|map| map.sessions.clear());
+        until(|| world.objects.count() == 1).await;
+        until(|| world.records.keys(|key| matches!(key, Key::Purge(_))).is_empty()).await;
+        assert!(world.objects.trims() - before <= 8, "{} trims", world.objects.trims() - before);
+        rank.stop().await;
+    });
+}

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -263,6 +264,8 @@ impl Records for FakeRecords {
 
 /// (ino, index) to (generation, bytes).
 type Written = BTreeMap<(u64, u64), (u64, Bytes)>;
+/// Placement groups; an object's is the remainder of its index.
+const GROUPS: u64 = 8;
 type Trim = (ObjectId, u64, TrimKind, u64);
 
 /// The data pool.
@@ -288,6 +291,11 @@ impl FakeObjects {
 
     pub fn put(&self, ino: u64, index: u64, generation: u64, data: &'static [u8]) {
         self.written.borrow_mut().insert((ino, index), (generation, Bytes::from_static(data)));
+    }
+
+    /// How many trims were done.
+    pub fn trims(&self) -> usize {
+        self.trims.borrow().len()
     }
 
     pub fn stick(&self, ino: u64) {
@@ -329,11 +337,16 @@ impl Objects for FakeObjects {
             }
             let key = (object.ino, object.index);
             let mut written = this.written.borrow_mut();
-            if written.get(&key).is_some_and(|(made, _)| *made > generation) {
+            let later = |(made, _): &(u64, Bytes)| *made > generation;
+            if kind != TrimKind::DeleteFrom && written.get(&key).is_some_and(later) {
                 return Err(Error::new(Reason::StaleGeneration, "the object is of a later generation"));
             }
             match kind {
                 TrimKind::Delete => drop(written.remove(&key)),
+                TrimKind::DeleteFrom => written.retain(|(ino, index), (made, _)| {
+                    let group = |index: u64| index % GROUPS;
+                    (*ino, group(*index)) != (key.0, group(key.1)) || *index < key.1 || *made > generation
+                }),
                 TrimKind::Truncate => {
                     if let Some((_, data)) = written.get_mut(&key) {
                         data.truncate(offset as usize);
@@ -344,6 +357,10 @@ impl Objects for FakeObjects {
             this.trims.borrow_mut().push((object, generation, kind, offset));
             Ok(())
         })
+    }
+
+    fn firsts(&self, _pool: u32, _ino: Ino, indexes: Range<u64>) -> Option<Vec<u64>> {
+        (indexes.end.saturating_sub(indexes.start) > GROUPS).then(|| indexes.take(GROUPS as usize).collect())
     }
 }
 
