@@ -30,14 +30,14 @@ const SILENCE: Duration = Duration::from_secs(6);
 pub(crate) enum Answer {
     /// All are prepared.
     Prepared(Prepared),
-    /// It is so already, and nothing is prepared.
-    Unchanged,
+    /// It is so already.
+    Unchanged(Asked),
     /// No.
     Refused(Error, Asked),
     /// There are other locks there, or something is elsewhere by now.
     Busy(Asked),
-    /// The new name goes on in another subtree. Nothing is prepared.
-    Elsewhere(Box<Crossing>),
+    /// The new name goes on in another subtree.
+    Elsewhere(Box<Crossing>, Asked),
     /// One does not answer, and may be prepared.
     Lost(Error, Asked),
 }
@@ -93,8 +93,8 @@ impl Asking {
         match not {
             Not::Refused(error) => Answer::Refused(error, asked),
             Not::Busy => Answer::Busy(asked),
-            Not::Unchanged => Answer::Unchanged,
-            Not::Elsewhere(crossing) => Answer::Elsewhere(crossing),
+            Not::Unchanged => Answer::Unchanged(asked),
+            Not::Elsewhere(crossing) => Answer::Elsewhere(crossing, asked),
             Not::Lost(error) => {
                 asked.extend(self.request.map(|request| SubtreeId(request.subtree)));
                 asked.extend(self.wanted.iter().map(|(subtree, _)| *subtree));

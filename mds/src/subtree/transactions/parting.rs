@@ -98,9 +98,9 @@ impl Subtree {
         self.spawn(async move {
             let parted = match (asking.ask().await, refusal) {
                 (Answer::Refused(error, _) | Answer::Lost(error, _), _) => Err(Unparted::Refused(error)),
-                (Answer::Elsewhere(crossing), _) => Err(Unparted::Elsewhere(crossing)),
+                (Answer::Elsewhere(crossing, _), _) => Err(Unparted::Elsewhere(crossing)),
                 // Whatever it meets there now is met again.
-                (Answer::Busy(_) | Answer::Unchanged, _) => Ok(()),
+                (Answer::Busy(_) | Answer::Unchanged(_), _) => Ok(()),
                 (Answer::Prepared(_), Some(refusal)) => Err(Unparted::Refused(Error::posix(refusal.errno))),
                 (Answer::Prepared(_), None) => match directory {
                     Directory::Plain(ino) => part(control, &maps, ino).await.map_err(Unparted::Refused),
@@ -217,7 +217,7 @@ impl Subtree {
     pub(super) fn answered(&mut self, id: TransactionId, answer: Answer) {
         match answer {
             Answer::Prepared(prepared) => self.all_are_prepared(id, prepared),
-            Answer::Unchanged => {
+            Answer::Unchanged(asked) if asked.is_empty() => {
                 if let Some((job, across, reads)) = self.give_up(id) {
                     self.over(&job);
                     self.hold(job, OperationResult { result: across.reply }, reads, None);
@@ -233,13 +233,16 @@ impl Subtree {
                     self.refuse_across(job, error, reads);
                 }
             }
-            Answer::Elsewhere(crossing) => {
+            Answer::Elsewhere(crossing, asked) if asked.is_empty() => {
                 if let Some((job, _, reads)) = self.give_up(id) {
                     self.go_on(job, &crossing, reads);
                 }
             }
-            // Others may hold their locks: they hear from the map.
-            Answer::Busy(asked) => self.abort(id, asked, None),
+            // Others may hold their locks, or take them when a late copy comes: they hear from the map. Then it is tried
+            // anew, and has the same answer with no doubt left.
+            Answer::Busy(asked) | Answer::Unchanged(asked) | Answer::Elsewhere(_, asked) => {
+                self.abort(id, asked, None);
+            }
             Answer::Refused(error, asked) => self.abort(id, asked, Some(error)),
             Answer::Lost(error, asked) => {
                 tracing::info!(subtree = %self.own.subtree, ?id, %error, "an operation between subtrees is given up");
