@@ -317,6 +317,19 @@ impl Namespace {
         crate::api::FollowUp::Purge(ino, *record)
     }
 
+    /// Gives a `p/` record that a subtree left which was merged into this one the name of this one; `None` if it has it.
+    /// Else another subtree that shares the shard would take it for left behind once the map has forgotten the merge, and
+    /// delete what this one may have written under the same key since (R22).
+    pub fn claim(&self, ino: Ino, record: &PurgeRecord) -> Option<Change> {
+        let subtree = self.config.tag();
+        if record.subtree == subtree {
+            return None;
+        }
+        let value = Some(crate::inode::encode(&PurgeRecord { subtree, ..*record }));
+        let writes = vec![crate::api::Write { key: Key::Purge(ino), value }];
+        Some(Change { writes, memory: crate::Memory::default(), follow_up: Default::default() })
+    }
+
     /// A session ended or was evicted: closes its handles. Yields the inos whose last handle went,
     /// each to be handed to [`reap_orphan`](Self::reap_orphan).
     pub fn session_gone(&mut self, client: ClientId) -> Vec<Ino> {

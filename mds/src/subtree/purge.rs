@@ -70,6 +70,9 @@ impl Subtree {
     /// What a takeover found goes on as it was (R24: interrupted spills are purged as well).
     pub(super) fn resume_purges(&mut self, found: Vec<(Ino, PurgeRecord)>) {
         for (ino, record) in found {
+            if let Some(change) = self.namespace.claim(ino, &record) {
+                self.admit_own(change);
+            }
             let FollowUp::Purge(ino, record) = self.namespace.recover(ino, &record);
             self.purges.add(ino, record);
         }

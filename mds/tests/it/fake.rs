@@ -173,6 +173,10 @@ impl FakeRecords {
         self.store.borrow_mut().records.insert((key.shard(), key.encode()), value);
     }
 
+    pub fn value(&self, key: &Key) -> Option<Bytes> {
+        self.store.borrow().records.get(&(key.shard(), key.encode())).cloned()
+    }
+
     pub fn keys(&self, of: impl Fn(&Key) -> bool) -> Vec<Key> {
         let store = self.store.borrow();
         let keys = store.records.keys().filter_map(|(shard, key)| Key::decode(*shard, key));

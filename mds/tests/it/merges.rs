@@ -5,11 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pando_cluster_map::{ClusterMap, Lineage, Subtree};
+use pando_mds_core::records::{FORMAT, Key};
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
-use pando_proto::mds::{self, MergeRequest};
+use pando_proto::mds::{self, MergeRequest, PurgeRecord};
 use pando_proto::{Epoch, Errno, Error, Ino, Rank, Reason, SubtreeId};
+
+use prost::Message as _;
 
 use crate::harness::*;
 
@@ -192,6 +195,33 @@ fn r11_a_merge_that_is_refused_changes_nothing() {
         assert_eq!(ask_to_merge(&rank).await.unwrap_err().reason, Reason::StaleEpoch);
         assert_eq!(body_of(client.call(read_file("out")).await.unwrap()).unwrap(), "outside");
         assert_eq!(world.records.gets(), gets, "it goes on as it was");
+        rank.stop().await;
+    });
+}
+
+#[test]
+fn r22_purges_of_what_was_merged_are_those_of_its_successor() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        let (dir, _) = two_subtrees(&rank, &mut client).await;
+        let key = Key::Purge(dir);
+        let record =
+            PurgeRecord { object_size: 4096, max_size: 4096, generation: 3, subtree: CHILD.0, ..Default::default() };
+        let mut value = vec![FORMAT];
+        record.encode(&mut value).unwrap();
+        world.records.put(&key, value.into());
+        world.objects.stick(dir.0);
+        rank.change_map(merge);
+        let claimed = || {
+            let value = world.records.value(&key).expect("it goes when the objects are gone");
+            PurgeRecord::decode(&value[1..]).unwrap()
+        };
+        while claimed().subtree == CHILD.0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(claimed(), PurgeRecord { subtree: 0, ..record }, "0 is the root");
         rank.stop().await;
     });
 }
