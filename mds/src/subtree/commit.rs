@@ -13,7 +13,7 @@ use crate::takeover::{also_fenced, raise_all};
 
 use super::fetch::lost_fence;
 use super::job::{Job, To};
-use super::reply::{Remember, encode};
+use super::reply::{Remember, encode_remembered};
 use super::turn::is_error;
 use super::{Event, Subtree};
 
@@ -42,7 +42,7 @@ impl Subtree {
     /// Puts a decided change into its batch, and holds the reply until that is durable (I2).
     pub(super) fn change(&mut self, job: Job, result: OperationResult, reads: Reads, change: Change) {
         let of_session = matches!(job.to, To::Stream(_)) && !is_error(&result);
-        let encoded = of_session.then(|| encode(&result));
+        let encoded = of_session.then(|| encode_remembered(&result));
         if change.writes.is_empty() {
             // Only memory: handles. Remembered in memory, so that a copy does not do it twice.
             self.namespace.commit_memory(change);

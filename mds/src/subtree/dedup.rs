@@ -123,7 +123,9 @@ impl Dedup {
     /// Judges a request before anything else looks at it (R10).
     pub fn judge(&mut self, client: ClientId, request: u64, connection: &Arc<Connection>) -> Verdict {
         let table = self.table(client);
-        let full = table.entries.len() >= WINDOW + BEYOND_WINDOW;
+        // What was let through and is not done yet has no entry: numbers say how much there may be.
+        let beyond = request - request.min(table.lowest) >= (WINDOW + BEYOND_WINDOW) as u64;
+        let full = beyond || table.entries.len() >= WINDOW + BEYOND_WINDOW;
         match table.entries.get_mut(&request) {
             Some(Entry::Running(latest)) => {
                 *latest = Arc::clone(connection);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pando_cluster_map::ClusterMap;
 use pando_mds_core::api::{BatchId, Crossings, Reads};
 use pando_mds_core::pipeline::CompletedRef;
-use pando_proto::mds::{Crossing, OperationResult, Redirect, operation_result};
+use pando_proto::mds::{Crossing, OpenResponse, OperationResult, Redirect, operation_result};
 use pando_proto::{ClientId, Error, Ino, Rank, Reason, SubtreeId};
 use prost::Message as _;
 
@@ -303,6 +303,18 @@ pub(crate) fn error_result(error: &Error) -> OperationResult {
 
 pub(super) fn encode(result: &OperationResult) -> Bytes {
     result.encode_to_vec().into()
+}
+
+/// What a repetition is answered. A body that came along with an open is no part of it: it may be large (I8), and whoever
+/// does not get one reads it.
+pub(super) fn encode_remembered(result: &OperationResult) -> Bytes {
+    match &result.result {
+        Some(operation_result::Result::Open(opened)) if opened.body.is_some() => {
+            let opened = OpenResponse { body: None, ..opened.clone() };
+            encode(&OperationResult { result: Some(operation_result::Result::Open(opened)) })
+        }
+        _ => encode(result),
+    }
 }
 
 fn no_lease() -> Error {

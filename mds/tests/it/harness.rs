@@ -165,7 +165,7 @@ impl Client {
             panic!("no welcome");
         };
         // Numbers go on rising when a session comes back to the rank's next process.
-        let next = welcome.incarnation * 10_000;
+        let next = welcome.incarnation * 400;
         let subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
         let (ready, others) = (BTreeMap::new(), Vec::new());
         Ok(Self { up, down, welcome, next, lowest: 0, ready, others, subtree_epoch, second_route: 0 })
@@ -230,7 +230,9 @@ impl Client {
     }
 
     async fn frame(&mut self, requests: Vec<Request>) {
-        let requests = Requests { lowest_unanswered: self.lowest, map_epoch: 0, requests };
+        // As clients do: what is unanswered stays within the window (R9).
+        let lowest_unanswered = self.lowest.max(self.next.saturating_sub(1000));
+        let requests = Requests { lowest_unanswered, map_epoch: 0, requests };
         self.up.send(ClientFrame { frame: Some(Up::Requests(requests)) }).await.unwrap();
     }
 
