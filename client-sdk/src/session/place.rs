@@ -64,11 +64,13 @@ impl Places {
         self.at
     }
 
-    /// Versions of the ways to both targets. That to the first one says nothing to a subtree it is not in.
-    pub fn routes(&self) -> (u64, u64) {
+    /// Versions of the ways to both targets, and where the second one leads. That to the first one says nothing to a
+    /// subtree it is not in.
+    pub fn routes(&self) -> (u64, (u64, SubtreeId)) {
         let [first, second] = &self.places;
         let first = first.as_ref().filter(|place| place.subtree == self.at);
-        (first.map_or(0, |place| place.route), second.as_ref().map_or(0, |place| place.route))
+        let second = second.as_ref().map_or((0, SubtreeId(0)), |place| (place.route, place.subtree));
+        (first.map_or(0, |place| place.route), second)
     }
 
     /// Goes on where crossings say, to the subtree of the first of them.

@@ -258,7 +258,7 @@ impl Ticket {
     }
 
     fn request(&self, id: u64, serving: &Serving) -> Request {
-        let (route, second_route) = self.places.as_ref().map_or((0, 0), Places::routes);
+        let (route, (second_route, second_subtree)) = self.places.as_ref().map(Places::routes).unwrap_or_default();
         let (subtree, epoch) = self.sent.map_or((serving.subtree, serving.epoch), |sent| (sent.subtree, sent.epoch));
         Request {
             id,
@@ -268,6 +268,7 @@ impl Ticket {
             operation: Some(self.operation.clone()),
             route,
             second_route,
+            second_subtree: second_subtree.0,
             to_subtree: serving.subtree.0,
             to_epoch: serving.epoch.0,
         }

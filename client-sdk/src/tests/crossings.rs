@@ -265,7 +265,7 @@ async fn the_second_target_leads_the_request_to_where_the_first_one_shows_to_be_
     let (client, _map) = fake::client(fake::map(1, &[&one, &two], &[Owned::root(), OTHER]));
     assert_eq!(client.rename("/x", "/link/y").await.unwrap_err().errno(), Errno::EXDEV);
     let at_two = &two.seen()[0].request;
-    assert_eq!((at_two.subtree, at_two.route, at_two.second_route), (2, 0, 5));
+    assert_eq!((at_two.subtree, at_two.route, at_two.second_route, at_two.second_subtree), (2, 0, 5, 2));
     let Op::Rename(last) = op(&one.seen()[1]).clone() else { panic!() };
     assert_eq!(last.from, Some(Target { base: 1, path: "x".into() }));
     assert_eq!(last.to, Some(Target { base: 210, path: "y".into() }));

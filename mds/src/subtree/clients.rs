@@ -105,12 +105,12 @@ impl Subtree {
         if let Some(result) = self.meant_for_another(&request) {
             return self.answer(to, id, result);
         }
-        let ways = [request.route, request.second_route];
+        let (ways, second) = ([request.route, request.second_route], SubtreeId(request.second_subtree));
         let asked = if request.subtree == 0 { ROOT_SUBTREE.0 } else { request.subtree };
         let operation = request.operation.unwrap_or_default();
         self.reclaim_begins(client, &operation);
         let job = self.new_job(Work::Operation(operation), client, id, to);
-        self.enqueue(Job { perhaps_copy, ways, asked, ..job });
+        self.enqueue(Job { perhaps_copy, ways, second, asked, ..job });
     }
 
     /// R10: a send takes effect in the epoch for which it was meant, or never. Its client may have been told since, by
@@ -201,12 +201,13 @@ impl Subtree {
             return Some(job);
         }
         let route = self.map.subtrees.get(&self.own.subtree).map_or(0, |subtree| subtree.route);
-        let second_is_here =
-            matches!(&job.work, Work::Operation(operation) if second_base(operation) == self.own.root.0);
         // The way to a subtree that was merged into this one is no way to this one.
-        let merged = job.asked != self.own.subtree.0;
-        let stale = |way: u64| way != 0 && (merged || way != route);
-        if stale(job.ways[0]) || ((merged || second_is_here) && stale(job.ways[1])) {
+        let stale = |way: u64, to: SubtreeId| {
+            let merged = || self.map.successor(to) == Some(self.own.subtree);
+            way != 0 && if to == self.own.subtree { way != route } else { merged() }
+        };
+        // Where the second way leads elsewhere, it is judged there.
+        if stale(job.ways[0], SubtreeId(job.asked)) || stale(job.ways[1], job.second) {
             self.fail(job, stale_route());
             return None;
         }
@@ -329,16 +330,6 @@ impl Subtree {
 
 pub(super) fn stale_route() -> Error {
     Error::new(Reason::StaleRoute, "the way to this subtree has changed: resolve the path from the root again")
-}
-
-/// Where the second target of an operation begins.
-pub(super) fn second_base(operation: &Operation) -> u64 {
-    let target = match &operation.op {
-        Some(Op::Rename(request)) => request.to.as_ref(),
-        Some(Op::Link(request)) => request.link.as_ref(),
-        _ => None,
-    };
-    target.map_or(0, |target| target.base)
 }
 
 /// Whether a frame shows that its session has no more handles to reclaim (R19): by an empty reclaim. Nothing else

@@ -59,6 +59,8 @@ pub(super) struct Job {
     pub bytes: usize,
     /// Versions of the ways by which the client came to its targets (R16); 0: it did not come by one.
     pub ways: [u64; 2],
+    /// Where the second one leads.
+    pub second: SubtreeId,
     /// The subtree that was asked: another one if that was merged into this one.
     pub asked: u64,
     /// Subtrees whose routes were raised for it.

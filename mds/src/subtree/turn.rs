@@ -306,6 +306,7 @@ impl Subtree {
             seen,
             bytes,
             ways: [0, 0],
+            second: pando_proto::SubtreeId(0),
             asked: self.own.subtree.0,
             routes: SmallVec::new(),
         }

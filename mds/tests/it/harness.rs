@@ -150,8 +150,8 @@ pub struct Client {
     others: Vec<Down>,
     /// Of the root subtree, in the map of when the stream was opened.
     subtree_epoch: u64,
-    /// By which way it comes to second targets (R16).
-    pub second_route: u64,
+    /// By which way it comes to second targets, and where that leads (R16).
+    pub second_way: (u64, SubtreeId),
 }
 
 impl Client {
@@ -168,7 +168,7 @@ impl Client {
         let next = welcome.incarnation * 400;
         let subtree_epoch = rank.map.borrow().root_subtree().map_or(0, |root| root.epoch.0);
         let (ready, others) = (BTreeMap::new(), Vec::new());
-        Ok(Self { up, down, welcome, next, lowest: 0, ready, others, subtree_epoch, second_route: 0 })
+        Ok(Self { up, down, welcome, next, lowest: 0, ready, others, subtree_epoch, second_way: (0, SubtreeId(0)) })
     }
 
     /// Knows the rank's map from now on.
@@ -309,7 +309,8 @@ impl Client {
             subtree_epoch: self.subtree_epoch,
             retry,
             operation: Some(Operation { op: Some(op) }),
-            second_route: self.second_route,
+            second_route: self.second_way.0,
+            second_subtree: self.second_way.1.0,
             ..Default::default()
         }
     }

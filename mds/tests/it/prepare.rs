@@ -203,17 +203,17 @@ fn r16_the_way_to_the_other_name_is_judged_where_it_leads() {
         let rank = TestRank::start(&world, 1, CACHE).await;
         rank.connect(1).await.call(write_file("f", b"f")).await.unwrap();
         rank.change_map(|map| map.subtrees.get_mut(&ROOT_SUBTREE).unwrap().route = 5);
-        let by = |number, route, dir| {
-            let mut request = PrepareRequest { route, ..linked(number, 4711) };
+        let by = |number, route, subtree: SubtreeId| {
+            let mut request = PrepareRequest { route, route_subtree: subtree.0, ..linked(number, 4711) };
             let record = request.record.as_mut().unwrap();
             record.links.clear();
-            record.comes = Some(NameComes { dir, ..comes("new") });
+            record.comes = Some(comes("new"));
             request
         };
-        let root = Ino::ROOT.0;
-        for (route, dir) in [(4, root), (6, root), (5, 4712)] {
-            let error = refused(&rank, by(1, route, dir)).await;
-            assert_eq!(error.reason, Reason::StaleRoute, "{route} {dir}");
+        let root = ROOT_SUBTREE;
+        for (route, to) in [(4, root), (6, root), (5, OTHER)] {
+            let error = refused(&rank, by(1, route, to)).await;
+            assert_eq!(error.reason, Reason::StaleRoute, "{route} {to}");
         }
         for (number, route) in [(2, 5), (3, 0)] {
             assert_eq!(ask(&rank, by(number, route, root)).await.unwrap(), Answer::PreparedEpoch(1), "{route}");
@@ -237,7 +237,7 @@ fn r16_who_coordinates_says_by_which_way_its_client_came() {
         client.call(mkdir("dir")).await.unwrap();
         let (dir, _) = attr(client.call(stat("dir")).await.unwrap());
         rank.change_map(|map| split(map, Ino(dir)));
-        client.second_route = 7;
+        client.second_way = (7, OTHER);
         let rename = |base, path: &str| {
             let to = Some(Target { base, path: path.to_owned().into() });
             Op::Rename(RenameRequest { caller: root(), from: at("f"), to, mode: 0 })
@@ -247,10 +247,12 @@ fn r16_who_coordinates_says_by_which_way_its_client_came() {
         }
         let told = client.call(rename(dir, "new")).await;
         assert!(told.is_err(), "there is no other rank: {told:?}");
-        assert_eq!(world.peers.asked.borrow_mut().pop().map(|request| request.route), Some(7));
-        // The door of the other subtree was found here: that is no way of the client's.
-        let _ = client.call(rename(Ino::ROOT.0, "dir/new")).await;
-        assert!(world.peers.asked.borrow().iter().all(|request| request.route == 0));
+        let asked = world.peers.asked.borrow_mut().pop().unwrap();
+        assert_eq!((asked.route, asked.route_subtree), (7, OTHER.0));
+        // A way that leads here is judged here.
+        client.second_way = (7, ROOT_SUBTREE);
+        assert_eq!(client.call(rename(dir, "new")).await.unwrap_err().reason, Reason::StaleRoute);
+        assert!(world.peers.asked.borrow().is_empty());
         rank.stop().await;
     });
 }

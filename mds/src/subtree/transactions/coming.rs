@@ -46,8 +46,8 @@ pub(crate) struct Asked {
     coming: Coming,
     holders: Holders,
     probe: bool,
-    /// The version of the way by which the client came here (R16); 0: it did not come by one.
-    route: u64,
+    /// The version of the way by which the client came, and where that leads (R16); 0: it did not come by one.
+    route: (u64, SubtreeId),
     /// This subtree coordinates, and has been found to be the home of one of the inodes as well.
     own: bool,
 }
@@ -108,7 +108,14 @@ impl Asked {
             ..TransactionRecord::default()
         };
         let holders = holders_of(request.handles, (request.append_end, request.appends_known));
-        Ok(Self { record, coming, holders, probe: request.probe, route: request.route, own: coordinates })
+        Ok(Self {
+            record,
+            coming,
+            holders,
+            probe: request.probe,
+            route: (request.route, SubtreeId(request.route_subtree)),
+            own: coordinates,
+        })
     }
 
     /// It belongs to what is open here already, and is to be answered whatever else is to happen.
@@ -256,9 +263,9 @@ impl Subtree {
     /// R16: the coordinator cannot tell. Its map may be older than the one in which the way here was changed, for which
     /// only those were waited for whose way it was. The way to what was merged into this subtree is no way to this one.
     fn came_by_an_old_way(&self, asked: &Asked) -> bool {
-        let root = asked.coming.comes.as_ref().is_some_and(|comes| comes.dir == self.own.root.0);
+        let (way, to) = asked.route;
         let route = self.map.subtrees.get(&self.own.subtree).map_or(0, |subtree| subtree.route);
-        asked.route != 0 && (!root || asked.route != route)
+        way != 0 && (to, way) != (self.own.subtree, route)
     }
 
     /// Another copy of the request ran while this one waited. That one's locks are not those of others.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pando_cluster_map::TransactionId;
 use pando_mds_core::api::{self, BatchId, Fetch, Reads};
-use pando_mds_core::transaction::{Across, Checked, Directory, Holders, How, Refusal, There};
+use pando_mds_core::transaction::{Across, Checked, Directory, Holders, How, Refusal};
 use pando_mon_client::MapWatch;
 use pando_proto::mds::{
     Coming, Crossing, FileKind, Gift, HandOver, NameComes, OperationResult, PrepareRequest, Reparenting, Target,
@@ -18,9 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::asking::{Answer, Asked, Asking, Prepared};
 use super::{MAX_OPEN, MAX_TRIES, Open, Role, Step, completed_of, holders_of, id_of};
 use crate::owner::Control;
-use crate::subtree::clients::second_base;
 use crate::subtree::commit::Then;
-use crate::subtree::job::{Job, Work};
+use crate::subtree::job::Job;
 use crate::subtree::turn::overloaded;
 use crate::subtree::{Event, Subtree};
 
@@ -168,8 +167,7 @@ impl Subtree {
             peers: Rc::clone(&self.outside.peers),
             maps: self.maps.clone(),
             roots: across.roots.iter().map(|root| SubtreeId(root.child)).collect(),
-            request: request(across, &bare, holders)
-                .map(|request| PrepareRequest { route: job.map_or(0, |job| way_there(job, across)), ..request }),
+            request: request(across, &bare, holders).map(|request| by_the_way_of(job, across, request)),
             wanted: across.wanted.iter().map(|wanted| (wanted.subtree, wanted.change.clone())).collect(),
             bare,
         }
@@ -327,12 +325,12 @@ fn join(participants: &mut Vec<u64>, more: impl Iterator<Item = SubtreeId>) {
     }
 }
 
-/// R16: the version of the way by which the client came to the other name, if it begins at the root of its subtree. What
-/// is not of the client's own choosing comes by no way.
-fn way_there(job: &Job, across: &Across) -> u64 {
-    let Work::Operation(operation) = &job.work else { return 0 };
-    let came = |there: &&There| there.how != How::Adopt && there.comes.dir == second_base(operation);
-    across.there.as_ref().filter(came).map_or(0, |_| job.ways[1])
+/// R16: the way by which the client came to the other name is judged there. What is not of the client's own choosing
+/// comes by no way.
+fn by_the_way_of(job: Option<&Job>, across: &Across, request: PrepareRequest) -> PrepareRequest {
+    let chosen = across.there.as_ref().is_some_and(|there| there.how != How::Adopt);
+    let (route, subtree) = job.filter(|_| chosen).map_or((0, 0), |job| (job.ways[1], job.second.0));
+    PrepareRequest { route, route_subtree: subtree, ..request }
 }
 
 /// What the subtree of the other name is asked.
