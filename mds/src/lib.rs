@@ -11,6 +11,7 @@
 //! | `lobby` | requests that wait until their subtree is opened |
 //! | `asking`, `spread` | what the rank wants of its own subtrees: hints of the balancer, child directories to be spread |
 //! | [`load`] | how busy the rank is, for the balancer |
+//! | `full` | which placement groups have refused changes for want of space |
 //! | `memory` | one budget for the caches of all subtrees |
 //! | [`io`] | records, objects and mons behind small traits |
 //!
@@ -26,6 +27,7 @@ mod administration;
 mod asking;
 pub mod config;
 mod doors;
+mod full;
 pub mod io;
 pub mod load;
 mod lobby;

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::doors::{self, Doors};
+use crate::full::Full;
 use crate::memory::Memory;
 use crate::moving::{self, Task, millis};
 use crate::rank::{Parts, Served, Shared};
@@ -63,6 +64,7 @@ pub(crate) struct Common {
     pub nursery: Nursery,
     /// The last number of a transaction.
     pub numbers: Rc<Cell<u64>>,
+    pub full: Rc<Full>,
 }
 
 /// Caches of subtrees that were just split off, or that others were merged into, until they are opened.
@@ -174,6 +176,7 @@ pub(crate) async fn own_all(shared: Arc<Shared>, parts: Parts, memory: Memory) {
         doors: Doors::new(move |subtree| crowd.crowd(subtree)),
         nursery: Nursery::default(),
         numbers: Rc::default(),
+        full: Rc::default(),
     };
     let mut map = common.parts.map.clone();
     let mut owners = JoinSet::new();
@@ -375,6 +378,7 @@ impl Owner {
             warm,
             control: control.clone(),
             numbers: Rc::clone(&self.common.numbers),
+            full: Rc::clone(&self.common.full),
         };
         let (address, ended) = Subtree::launch(launch, opened);
         shared.serve(own.subtree, Some(Served { address: address.clone(), control }));

@@ -43,6 +43,7 @@ use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::full::Full;
 use crate::io::Outside;
 use crate::load::Gauge;
 use crate::memory::{Memory, Share};
@@ -138,6 +139,8 @@ pub(crate) struct Parts {
     pub control: mpsc::Sender<Control>,
     /// Of transactions; none is used twice by this process.
     pub numbers: Rc<Cell<u64>>,
+    /// What the rank knows of the room in the pool.
+    pub full: Rc<Full>,
 }
 
 /// See the module's text.
@@ -170,6 +173,7 @@ pub(crate) struct Subtree {
     transactions: transactions::Transactions,
     control: mpsc::Sender<Control>,
     numbers: Rc<Cell<u64>>,
+    full: Rc<Full>,
     namespace: Namespace,
     pipeline: Pipeline,
     dedup: Dedup,

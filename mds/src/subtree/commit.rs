@@ -9,11 +9,12 @@ use pando_proto::mds::{Completed, OperationResult, PurgeRecord};
 use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse};
 use pando_proto::{Error, Ino, Reason, ShardId};
 
+use crate::full::no_space;
 use crate::takeover::{also_fenced, raise_all};
 
 use super::fetch::lost_fence;
 use super::job::{Job, To};
-use super::reply::{Remember, encode_remembered};
+use super::reply::{Remember, encode_remembered, error_result};
 use super::turn::is_error;
 use super::{Event, Subtree};
 
@@ -49,6 +50,10 @@ impl Subtree {
             let remember = encoded.map(|result| Remember { result, reference: None });
             return self.hold(job, result, reads, remember);
         }
+        if self.has_no_room(&change) {
+            let result = error_result(&self.signed(no_space()));
+            return self.hold(job, result, reads, None);
+        }
         let completed =
             encoded.clone().map(|result| Completed { client_id: job.client.0, request: job.request, result });
         let follow_ups = change.follow_up.clone();
@@ -70,6 +75,14 @@ impl Subtree {
             self.after_durable(batch, Then::Purge(ino, record));
         }
         self.hold_change(job, result, batch, remember, after_purge);
+    }
+
+    /// R7, I9: whether the pool would refuse the change, as far as is known: what deletes something it takes.
+    pub(super) fn has_no_room(&self, change: &Change) -> bool {
+        let now = self.clock.boottime();
+        let deletes = change.writes.iter().any(|write| write.value.is_none());
+        let is_full = |shard: ShardId| self.full.has(self.map.pg_of_shard(shard), now);
+        !deletes && change.writes.iter().any(|write| is_full(write.key.shard()))
     }
 
     /// Puts a change into its batch.
@@ -142,6 +155,7 @@ impl Subtree {
             Ok(response) => response,
             Err(error) => {
                 if error.reason == Reason::NoSpace {
+                    self.full.refused(self.map.pg_of_shard(shard), self.clock.boottime());
                     self.refused.insert(batch);
                 }
                 return self.reload(error);

@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 use super::commit::Then;
 use super::job::Job;
 use super::{Event, Subtree};
+use crate::full::no_space;
 use crate::io::Objects;
 
 /// Files purged at once.
@@ -96,6 +97,9 @@ impl Subtree {
 
     /// What was granted above a file's size goes, in a batch of its own; then the operation runs again (R23).
     pub(super) fn cut_first(&mut self, job: Job, ino: Ino, change: Change) {
+        if self.has_no_room(&change) {
+            return self.fail(job, no_space());
+        }
         let follow_ups = change.follow_up.clone();
         if let Some(batch) = self.admit_own(change) {
             for FollowUp::Purge(ino, record) in follow_ups {

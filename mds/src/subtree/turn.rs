@@ -59,6 +59,7 @@ impl Subtree {
             warm,
             control,
             numbers,
+            full,
         } = parts;
         let config = config(own, &map, memory.budget());
         let share = memory.share();
@@ -96,6 +97,7 @@ impl Subtree {
             transactions: Default::default(),
             control,
             numbers,
+            full,
             namespace,
             pipeline: opened.pipeline,
             dedup: opened.dedup,

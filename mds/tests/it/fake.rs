@@ -123,6 +123,11 @@ impl FakeRecords {
         self.store.borrow_mut().broken = true;
     }
 
+    /// How many batches were refused.
+    pub fn refusals(&self) -> usize {
+        self.store.borrow().refused.len()
+    }
+
     pub fn set_full(&self, full: bool) {
         self.store.borrow_mut().full = full;
     }

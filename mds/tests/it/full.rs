@@ -117,3 +117,30 @@ fn later_parts_and_repairs_use_the_space_in_reserve() {
         rank.stop().await;
     });
 }
+
+#[test]
+fn i9_a_full_pool_refuses_what_is_known_not_to_fit_before_it_is_in_memory() {
+    const MANY: usize = 200;
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        for number in 0..MANY {
+            client.call(write_file(&format!("old{number}"), b"")).await.unwrap();
+        }
+        world.records.set_full(true);
+        assert_eq!(client.call(write_file("new", b"1")).await.unwrap_err().reason, Reason::NoSpace);
+        let mut client = rank.connect(2).await;
+        for number in 0..MANY {
+            let error = client.call(write_file("new", b"1")).await.unwrap_err();
+            assert_eq!((error.reason, error.errno), (Reason::NoSpace, Errno::ENOSPC));
+            client.call(stat(&format!("old{number}"))).await.expect("I9: it is read");
+            client.call(unlink(&format!("old{number}"))).await.expect("I9: it is deleted");
+        }
+        // At times one tries again.
+        assert!(world.records.refusals() < MANY / 2, "R7: the subtree is not opened anew for each");
+        world.records.set_full(false);
+        client.call_when_there_is_room(write_file("new", b"1")).await.expect("I9: it recovers");
+        rank.stop().await;
+    });
+}

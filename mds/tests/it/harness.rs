@@ -18,7 +18,7 @@ use pando_proto::mds::operation_result::Result as Reply;
 use pando_proto::mds::server_frame::Frame as Down;
 use pando_proto::mds::session_service_client::SessionServiceClient;
 use pando_proto::mds::{self, ClientFrame, Hello, Operation, Request, Requests, ServerFrame, Target, Welcome};
-use pando_proto::{ClientId, Epoch, Error, Ino, Rank, SubtreeId};
+use pando_proto::{ClientId, Epoch, Error, Ino, Rank, Reason, SubtreeId};
 use pando_rpc::{Env, Lease};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -321,6 +321,16 @@ impl Client {
             let ids = self.send(vec![op.clone()]).await;
             match result(self.reply(ids[0]).await) {
                 Err(error) if error.retry_after.is_some() => tokio::time::sleep(Duration::from_millis(5)).await,
+                other => return other,
+            }
+        }
+    }
+
+    /// The same, again and again while the rank believes that the pool is full (I9).
+    pub async fn call_when_there_is_room(&mut self, op: Op) -> Result<Reply, Error> {
+        loop {
+            match self.call(op.clone()).await {
+                Err(error) if error.reason == Reason::NoSpace => tokio::time::sleep(Duration::from_millis(5)).await,
                 other => return other,
             }
         }
