@@ -132,6 +132,18 @@ impl Pg {
         }
     }
 
+    /// The floor is asked for together with the first header of a file: what needs both has them at about the same time,
+    /// however many others there are that the cache has to hold.
+    pub(super) fn load_header(&mut self, unknown: ObjectKey, token: Token, mutation: Mutation) {
+        let floor = ObjectKey::floor(unknown.ino);
+        self.load(Load::Header(unknown), token, Request::Mutate(mutation));
+        let Some(primary) = self.primary() else { return };
+        if primary.headers.get(&floor).is_none() && !primary.loading.contains_key(&Load::Header(floor)) {
+            // One that nobody needs any more goes at this opportunity.
+            self.load(Load::Header(floor), 0, Request::Reap(floor));
+        }
+    }
+
     /// Objects that were changed by writes above this number, if the log still tells.
     fn changed_since(&self, seq: u64) -> Option<BTreeSet<ObjectKey>> {
         let changes = self.log.above(seq).flat_map(|entry| entry.changes.iter());

@@ -147,7 +147,7 @@ impl Pg {
         let Some(primary) = self.primary() else { return };
         let header = match primary.header_for(&mutation) {
             Ok(header) => header,
-            Err(unknown) => return self.load(Load::Header(unknown), token, Request::Mutate(mutation)),
+            Err(unknown) => return self.load_header(unknown, token, mutation),
         };
         let (window, last) = primary.window(mutation.session);
         match window.admit(mutation.sequence) {

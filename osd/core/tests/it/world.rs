@@ -4,6 +4,7 @@ mod clients;
 mod faults;
 mod mon;
 mod nodes;
+mod purges;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_osd_core::{
     Action, Batch, Change, Concerned, Configuration, Load, Loaded, Message, Mutation, MutationKind, ObjectKey,
-    PageQuery, Pg, Reads, Reply, Request, Sessions, Token, Verdict, keys,
+    PageQuery, Pg, Purge, Reads, Reply, Request, Sessions, Token, Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;
 use pando_proto::{ClientId, Epoch, Error, Ino, OsdId, PgId, Reason, ShardId, SubtreeId};
@@ -89,12 +90,14 @@ struct Open {
     floor: u64,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Commit(u64),
     Write(u64),
     ReadRecord,
     ReadObject,
+    Fill { generation: u64, index: u64 },
+    Purge { generation: u64 },
 }
 
 #[derive(Default, Clone)]
@@ -105,6 +108,7 @@ struct Client {
     write_acked: u64,
     waiting_commit: bool,
     waiting_write: bool,
+    file: purges::File,
 }
 
 pub struct World {
@@ -125,6 +129,8 @@ pub struct World {
     /// Clients begin nothing new.
     ending: bool,
     pub acknowledged: u64,
+    /// Purges that were.
+    pub purged: u64,
 }
 
 fn id(node: usize) -> OsdId {
@@ -170,6 +176,7 @@ impl World {
             losses: 0,
             ending: false,
             acknowledged: 0,
+            purged: 0,
         }
     }
 
@@ -209,7 +216,8 @@ impl World {
             assert!(round < 200_000, "it does not settle: {}", self.describe());
             self.step();
             let all_in = self.map.members.len() == NODES;
-            let answered = self.clients.iter().all(|client| !client.waiting_commit && !client.waiting_write);
+            let waits = |client: &Client| client.waiting_commit || client.waiting_write || client.file.purging;
+            let answered = !self.clients.iter().any(waits);
             if all_in && answered && self.is_quiet() {
                 return;
             }
@@ -247,6 +255,7 @@ impl World {
             assert_eq!(node.disk.stored().position, first.stored().position);
             assert!(!node.disk.stored().incomplete);
         }
+        self.check_files(first);
         for (number, client) in self.clients.iter().enumerate() {
             let value = |bytes: &[u8]| u64::from_be_bytes(bytes[..8].try_into().unwrap());
             let record = first.records.get(&keys::record(shard(number), b"k")).map_or(0, |bytes| value(bytes));

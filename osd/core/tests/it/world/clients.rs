@@ -5,6 +5,12 @@ use super::*;
 impl World {
     pub(super) fn client(&mut self) {
         let client = self.dice.below(CLIENTS);
+        if self.dice.one_in(3) {
+            let node = self.dice.below(NODES);
+            let primary = self.map.members[0].0 as usize;
+            let node = if self.dice.one_in(5) { node } else { primary };
+            return self.use_file(node, client);
+        }
         let state = &mut self.clients[client];
         if self.ending && !state.waiting_commit && !state.waiting_write {
             return;
@@ -55,7 +61,13 @@ impl World {
         node.next_token += 1;
         let token = node.next_token;
         node.open.insert(token, Open { client, operation, floor });
+        let write = || MutationKind::Write { offset: 0, data: number(1) };
         let request = match operation {
+            Operation::Fill { generation, index } => Request::Mutate(self.mutation(client, generation, index, write())),
+            Operation::Purge { generation } => {
+                let mutation = self.mutation(client, generation, 0, MutationKind::Delete);
+                Request::Purge(Box::new(Purge::new(mutation)))
+            }
             Operation::Commit(batch) => Request::Commit(commit(client, batch)),
             Operation::Write(sequence) => Request::Mutate(Mutation {
                 session: ClientId(client as u64 + 1),
@@ -68,12 +80,15 @@ impl World {
             Operation::ReadRecord => Request::Read(Reads::Keys(vec![keys::record(shard(client), b"k")])),
             Operation::ReadObject => Request::Read(Reads::Object(object(client))),
         };
-        node.pg.request(token, request);
+        self.nodes[at].pg.request(token, request);
         self.act(at);
     }
 
     pub(super) fn replied(&mut self, at: usize, token: Token, result: Result<Reply, Error>) {
         let Some(open) = self.nodes[at].open.remove(&token) else { return };
+        if matches!(open.operation, Operation::Fill { .. } | Operation::Purge { .. }) {
+            return self.used_file(open.client, open.operation, result);
+        }
         let client = &mut self.clients[open.client];
         match (open.operation, result) {
             (Operation::Commit(batch), Ok(reply)) => {

@@ -137,8 +137,8 @@ impl World {
         self.nodes[node].lease = true;
         let sessions = Sessions {
             epoch: Epoch(self.map.epoch),
-            live: (1..=CLIENTS as u64).map(ClientId).collect(),
-            next_client_id: CLIENTS as u64 + 1,
+            live: (1..=2 * CLIENTS as u64).map(ClientId).collect(),
+            next_client_id: 2 * CLIENTS as u64 + 1,
         };
         let configuration = Configuration {
             number: self.map.config,
