@@ -212,7 +212,14 @@ impl Pg {
                         let ticket = *ticket;
                         self.answer(from, Body::Synced { ticket, equal });
                     }
-                    _ => self.install(from, message, &page.map(|page| page.objects).unwrap_or_default()),
+                    _ => match page {
+                        Some(page) => self.install(from, message, &page.objects),
+                        // R26: what the primary lacks goes, and nobody knows what that is. It is asked for again.
+                        None => {
+                            let promised = self.stored.promised;
+                            self.answer(from, Body::Refused { promised });
+                        }
+                    },
                 }
                 self.unblock();
             }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_osd_core::{
     Action, Batch, Body, Change, Concerned, Configuration, Entry, Fence, Load, Loaded, Message, Mutation, MutationKind,
-    ObjectHeader, ObjectKey, Page, PageRange, Pg, Position, Reads, Reply, Request, Sessions, Stored, Token, Told,
+    ObjectHeader, ObjectKey, Page, PageRange, Part, Pg, Position, Reads, Reply, Request, Sessions, Stored, Token, Told,
     Verdict, keys,
 };
 use pando_proto::ids::METADATA_POOL;

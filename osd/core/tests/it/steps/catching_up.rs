@@ -79,3 +79,30 @@ fn r25_a_repeated_batch_waits_for_all_members_however_many_fences_there_are() {
     let done = Ok(Reply::Committed { fence_epoch: 1 });
     assert_eq!(pg.take_actions(), [Action::Reply(1, done.clone()), Action::Reply(3, done)]);
 }
+
+#[test]
+fn r26_a_copy_that_cannot_tell_what_it_has_too_much_does_not_say_that_it_is_replaced() {
+    let mut pg = member();
+    pg.committed(1);
+    pg.take_actions();
+    let range = PageRange::Objects { after: None, through: None };
+    let install = || {
+        let part = Part { range: range.clone(), records: Vec::new(), objects: Vec::new() };
+        Message { config: 4, body: Body::Install { ticket: 5, part } }
+    };
+    let begin = Body::Begin { position: Position { config: 4, seq: 9 } };
+    pg.message(OsdId(0), Message { config: 4, body: begin });
+    pg.take_actions();
+    pg.committed(1);
+    pg.message(OsdId(0), install());
+    let ticket = page_asked(&mut pg).expect("its own objects");
+    pg.page(ticket, None);
+    assert_eq!(pg.take_actions(), [send(0, 4, Body::Refused { promised: 4 })]);
+    pg.message(OsdId(0), install());
+    let ticket = page_asked(&mut pg).expect("its own objects");
+    let object = ObjectKey { ino: Ino(9), index: 3 };
+    pg.page(ticket, Some(Page { range: range.clone(), digest: Bytes::new(), objects: vec![object], part: None }));
+    let actions = pg.take_actions();
+    let [Action::Commit(changes)] = &actions[..] else { panic!("{actions:?}") };
+    assert!(changes.contains(&Change::Forget { object }));
+}
