@@ -7,6 +7,9 @@ use super::*;
 /// Objects that a file may have.
 const OBJECTS: usize = 5;
 
+/// Errors that say nothing of generations.
+const PASSING: [Reason; 5] = [Reason::NotOwner, Reason::Unavailable, Reason::Storage, Reason::Corrupt, Reason::NoSpace];
+
 /// Writers have even generations, purges odd ones.
 #[derive(Default, Clone)]
 pub(super) struct File {
@@ -68,7 +71,7 @@ impl World {
             Err(error) => Some(error.reason),
         };
         match (operation, refused) {
-            (_, Some(Reason::NotOwner | Reason::Unavailable)) => {}
+            (_, Some(reason)) if PASSING.contains(&reason) => {}
             (Operation::Fill { generation, index }, None) => {
                 if generation == file.generation && !file.purging {
                     file.filled.insert(index);
