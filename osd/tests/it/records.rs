@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pando_mds_records::fence_key;
 use pando_proto::osd::CommitOutcome;
-use pando_proto::{Epoch, ShardId, SubtreeId};
+use pando_proto::{Epoch, Reason, ShardId, SubtreeId};
 
-use crate::cluster::{Cluster, batch, bytes, engines};
+use crate::cluster::{Cluster, DEADLINE, batch, bytes, engines};
 
 mod pando_mds_records {
     use bytes::{BufMut as _, Bytes, BytesMut};
@@ -118,4 +118,22 @@ async fn what_was_committed_is_there_after_a_crash() {
         assert_eq!(again.outcome(), CommitOutcome::Done);
         assert_eq!(records.get(SHARD, vec![bytes("k")]).await.unwrap(), [Some(bytes("v"))]);
     }
+}
+
+/// R7: else the stream breaks, all of them are repeated together, and so on for ever.
+#[tokio::test]
+async fn large_batches_that_wait_together_do_not_share_a_message_that_is_too_large() {
+    let cluster = Cluster::new(1, 1).await;
+    let records = cluster.records();
+    // Opens the stream; what follows is queued before it is sent.
+    records.get(SHARD, vec![bytes("k")]).await.unwrap();
+    let large = "x".repeat(6 << 20);
+    let commits = (3..6).map(|shard| records.commit(batch(shard, 1, 1, &[("k", &large)])));
+    let committed = tokio::time::timeout(DEADLINE, futures_util::future::join_all(commits)).await.expect("in time");
+    for response in committed {
+        assert_eq!(response.unwrap().outcome(), CommitOutcome::Done);
+    }
+    let mut too_large = batch(3, 1, 2, &[("k", &large)]);
+    too_large.puts = vec![too_large.puts[0].clone(); 3];
+    assert_eq!(records.commit(too_large).await.unwrap_err().reason, Reason::TooLarge, "and is not repeated");
 }
