@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use pando_cluster_map::{Decision, TransactionId};
-use pando_mon_client::{MonClient, MoveOutcome};
+use pando_mon_client::{ClusterStamp, MonClient, MoveOutcome};
 use pando_osd_client::{ObjectClient, RecordClient};
 use pando_proto::mds::namespace_service_client::NamespaceServiceClient;
 use pando_proto::mds::subtree_service_client::SubtreeServiceClient;
@@ -23,6 +23,8 @@ use pando_proto::{ClientId, Epoch, Error, Ino, MAX_MESSAGE_BYTES, Rank, Reason, 
 use pando_rpc::Net;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 /// Connections to other ranks.
@@ -244,15 +246,22 @@ impl Mons for RankMons {
 /// one is made.
 pub(crate) struct RankPeers {
     net: Arc<dyn Net>,
-    channels: RefCell<BTreeMap<String, Channel>>,
+    stamp: ClusterStamp,
+    channels: RefCell<BTreeMap<String, RankChannel>>,
 }
 
+/// To another rank; each call says which cluster is meant: its subtrees and epochs mean something else in another one
+/// (I10).
+type RankChannel = InterceptedService<Channel, ClusterStamp>;
+
 impl RankPeers {
-    pub fn new(net: Arc<dyn Net>) -> Self {
-        Self { net, channels: RefCell::default() }
+    pub fn new(net: Arc<dyn Net>, cluster: &[u8; 16]) -> Self {
+        let stamp = ClusterStamp::default();
+        stamp.bind(cluster);
+        Self { net, stamp, channels: RefCell::default() }
     }
 
-    fn channel(&self, address: &str) -> Result<Channel, Error> {
+    fn channel(&self, address: &str) -> Result<RankChannel, Error> {
         let mut channels = self.channels.borrow_mut();
         if let Some(known) = channels.get(address) {
             return Ok(known.clone());
@@ -261,10 +270,17 @@ impl RankPeers {
             // Some are of processes that are no more; what is under way keeps its own.
             channels.clear();
         }
-        let channel = pando_rpc::channel(&self.net, address)?;
+        let channel = InterceptedService::new(pando_rpc::channel(&self.net, address)?, self.stamp.clone());
         channels.insert(address.to_owned(), channel.clone());
         Ok(channel)
     }
+}
+
+/// What another rank answered. One of another cluster only says that the address is no longer that of ours; a newer map
+/// tells where that is.
+fn told(status: Status) -> Error {
+    let error = Error::from_tonic(&status);
+    if error.reason == Reason::WrongCluster { Error::new(Reason::Unavailable, error.message) } else { error }
 }
 
 impl Peers for RankPeers {
@@ -272,7 +288,7 @@ impl Peers for RankPeers {
         let channel = self.channel(&address);
         Box::pin(async move {
             let mut service = SubtreeServiceClient::new(channel?).max_encoding_message_size(MAX_MESSAGE_BYTES);
-            Ok(service.import(ReceiverStream::new(frames)).await?.into_inner())
+            Ok(service.import(ReceiverStream::new(frames)).await.map_err(told)?.into_inner())
         })
     }
 
@@ -280,7 +296,7 @@ impl Peers for RankPeers {
         let channel = self.channel(&address);
         Box::pin(async move {
             let mut service = SubtreeServiceClient::new(channel?);
-            service.await_map(AwaitMapRequest { map_epoch: epoch.0 }).await?;
+            service.await_map(AwaitMapRequest { map_epoch: epoch.0 }).await.map_err(told)?;
             Ok(())
         })
     }
@@ -290,7 +306,8 @@ impl Peers for RankPeers {
         Box::pin(async move {
             let mut service = NamespaceServiceClient::new(channel?);
             let target = Some(Target { base: root.0, ..Target::default() });
-            let answer = service.stat(StatRequest { caller: None, target, follow: false }).await?.into_inner();
+            let answer =
+                service.stat(StatRequest { caller: None, target, follow: false }).await.map_err(told)?.into_inner();
             Ok(answer.attr.map_or(0, |attr| attr.entries))
         })
     }
@@ -299,7 +316,7 @@ impl Peers for RankPeers {
         let channel = self.channel(&address);
         Box::pin(async move {
             let mut service = SubtreeServiceClient::new(channel?);
-            service.merge(MergeRequest { subtree: subtree.0 }).await?;
+            service.merge(MergeRequest { subtree: subtree.0 }).await.map_err(told)?;
             Ok(())
         })
     }
@@ -308,7 +325,7 @@ impl Peers for RankPeers {
         let channel = self.channel(&address);
         Box::pin(async move {
             let mut service = SubtreeServiceClient::new(channel?).max_encoding_message_size(MAX_MESSAGE_BYTES);
-            Ok(service.prepare(request).await?.into_inner())
+            Ok(service.prepare(request).await.map_err(told)?.into_inner())
         })
     }
 }

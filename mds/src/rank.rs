@@ -19,6 +19,7 @@ use pando_proto::{ClientId, Error, Rank, Reason, SubtreeId};
 use pando_rpc::{Clock, Env, Lease, Listener, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tonic::service::interceptor::InterceptedService;
 
 use crate::Config;
 use crate::asking::follow_hints;
@@ -278,7 +279,7 @@ pub async fn start_with(config: Config, env: Env, between: impl FnOnce(Outside) 
         records: Rc::new(RecordClient::new(Arc::clone(&env.net), watch.clone(), env.shutdown.clone())),
         objects: Rc::new(ObjectClient::new(Arc::clone(&env.net), watch.clone(), session, env.shutdown.clone())),
         mons: Rc::new(RankMons { client: mons.clone(), rank, incarnation }),
-        peers: Rc::new(RankPeers::new(Arc::clone(&env.net))),
+        peers: Rc::new(RankPeers::new(Arc::clone(&env.net), &watch.current().cluster_id)),
     };
     let parts = Parts {
         rank,
@@ -340,8 +341,11 @@ async fn serve_shared(parts: Parts, listener: Listener, env: Env) -> (Handle, Ar
     let routes = pando_rpc::standard_routes("pando.mds.v1").await;
     let routes = routes
         .add_service(crate::stream::service(&shared))
-        .add_service(crate::unary::service(&shared))
-        .add_service(crate::administration::service(&shared));
+        .add_service(InterceptedService::new(crate::unary::service(&shared), crate::stream::check_cluster(&shared)))
+        .add_service(InterceptedService::new(
+            crate::administration::service(&shared),
+            crate::stream::check_cluster(&shared),
+        ));
     let shutdown = env.shutdown.clone();
     let serving = spawn_watched(&shared, "its server", async move {
         if let Err(error) = pando_rpc::serve(listener, routes, shutdown).await {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
+use pando_mon_client::ClusterStamp;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::client_frame::Frame as Incoming;
 use pando_proto::mds::server_frame::Frame as Outgoing;
@@ -122,7 +123,7 @@ async fn greet(shared: &Shared, hello: &Hello) -> Result<ClientId, Error> {
         return Err(Error::new(Reason::InvalidRequest, "a Hello names the cluster that is meant: it is empty"));
     }
     if hello.cluster_id[..] != map.cluster_id[..] {
-        return Err(Error::new(Reason::WrongCluster, "this rank belongs to another cluster: check the addresses"));
+        return Err(other_cluster());
     }
     let client = ClientId(hello.client_id);
     if !map.session_is_live(client) {
@@ -130,6 +131,24 @@ async fn greet(shared: &Shared, hello: &Hello) -> Result<ClientId, Error> {
     }
     shared.sessions.heard(client, shared.clock.boottime());
     Ok(client)
+}
+
+fn other_cluster() -> Error {
+    Error::new(Reason::WrongCluster, "this rank belongs to another cluster: check the addresses")
+}
+
+/// Of calls without a Hello: other ranks name the cluster that they mean, people and their tools need not (I10).
+pub(crate) fn check_cluster(
+    shared: &Arc<Shared>,
+) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + use<> {
+    let shared = Arc::clone(shared);
+    move |request| {
+        let named = ClusterStamp::of(&request);
+        if named.is_empty() || named[..] == shared.map.current().cluster_id[..] {
+            return Ok(request);
+        }
+        Err(other_cluster().into())
+    }
 }
 
 async fn catch_up(shared: &Shared, epoch: u64) -> Result<Arc<pando_cluster_map::ClusterMap>, Error> {

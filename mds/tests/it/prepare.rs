@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pando_cluster_map::{ClusterMap, Decision, Subtree, Transaction, TransactionId};
+use pando_mon_client::ClusterStamp;
 use pando_proto::ids::ROOT_SUBTREE;
 use pando_proto::mds::operation::Op;
 use pando_proto::mds::operation_result::Result as Reply;
@@ -83,6 +84,30 @@ fn r18_what_is_prepared_waits_for_the_decision_and_outlives_a_crash() {
         let rank = TestRank::start(&world, 2, CACHE).await;
         let mut client = rank.connect(1).await;
         assert_eq!(attr(client.call(stat("f")).await.unwrap()), (ino, 3), "before anything is served");
+        rank.stop().await;
+    });
+}
+
+/// A rank of a cluster that was here before asks by numbers that mean something else here (I10).
+#[test]
+fn a_rank_of_another_cluster_prepares_nothing_here() {
+    run(async {
+        let world = World::default();
+        let rank = TestRank::start(&world, 1, CACHE).await;
+        let mut client = rank.connect(1).await;
+        client.call(write_file("f", b"f")).await.unwrap();
+        let (ino, _) = attr(client.call(stat("f")).await.unwrap());
+        let channel = rank.channel().await;
+        let ask_of = |cluster: [u8; 16]| {
+            let stamp = ClusterStamp::default();
+            stamp.bind(&cluster);
+            let mut service = SubtreeServiceClient::with_interceptor(channel.clone(), stamp);
+            async move { service.prepare(linked(1, ino)).await.map_err(|status| Error::from_tonic(&status)) }
+        };
+        assert_eq!(ask_of([9; 16]).await.unwrap_err().reason, Reason::WrongCluster);
+        assert_eq!(attr(client.call(stat("f")).await.unwrap()), (ino, 1), "nothing waits for a decision");
+        let of_ours = ask_of([7; 16]).await.unwrap();
+        assert_eq!(of_ours.into_inner().answer, Some(Answer::PreparedEpoch(1)));
         rank.stop().await;
     });
 }
