@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::Stream;
-use pando_mon_client::ClusterStamp;
+use pando_mon_client::{CLUSTER_HEADER, ClusterStamp};
 use pando_proto::osd::object_service_server::ObjectServiceServer;
 use pando_proto::osd::record_service_server::RecordServiceServer;
 use pando_proto::osd::replication_service_server::ReplicationServiceServer;
@@ -63,7 +63,7 @@ fn check_cluster(osd: &Osd, named: &[u8]) -> Result<(), Error> {
         return Ok(());
     }
     let named = match named {
-        [] => "names none".to_owned(),
+        [] => format!("names none (metadata `{CLUSTER_HEADER}`, its 16 bytes; for grpcurl in base64)"),
         id => format!("names {}", hex(&id[..id.len().min(16)])),
     };
     let message = format!("this OSD belongs to cluster {}, the caller {named}", hex(&own));

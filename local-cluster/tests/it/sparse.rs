@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pando_client::{Client, OpenOptions};
 use pando_local_cluster::LocalCluster;
+use pando_mon_client::ClusterStamp;
 use pando_proto::ids::DATA_POOL;
 use pando_proto::osd::ListRequest;
 use pando_proto::osd::object_service_client::ObjectServiceClient;
@@ -30,10 +31,13 @@ async fn sparse(client: &Client, path: &str) {
 async fn objects(cluster: &LocalCluster) -> usize {
     let map = cluster.admin().get_map(Epoch(0)).await.unwrap();
     let net: Arc<dyn Net> = Arc::new(TcpNet);
+    let stamp = ClusterStamp::default();
+    stamp.bind(&map.cluster_id);
     let mut count = 0;
     for pg in map.pgs.keys().filter(|pg| pg.pool == DATA_POOL) {
         let (_, address) = map.primary(*pg).expect("a primary");
-        let mut service = ObjectServiceClient::new(pando_rpc::channel(&net, address).unwrap());
+        let mut service =
+            ObjectServiceClient::with_interceptor(pando_rpc::channel(&net, address).unwrap(), stamp.clone());
         let request = ListRequest { pool: pg.pool.0, pg_index: pg.index, ..ListRequest::default() };
         count += service.list(request).await.unwrap().into_inner().objects.len();
     }

@@ -399,9 +399,10 @@ impl Pipeline {
     /// Part one: its records, `q/`, `r/` with the other parts, and what is to be trimmed here.
     fn first_part(&mut self, shard: ShardId, id: BatchId) -> Commit {
         self.close(id);
-        let (mut puts, mut deletes) = (Vec::new(), Vec::new());
+        let (mut puts, mut deletes, mut uses_reserve) = (Vec::new(), Vec::new(), false);
         if let Some(batch) = self.batches.get_mut(&id) {
             batch.stage = Stage::Sent;
+            uses_reserve = batch.removes;
             (puts, deletes) = batch.take_part(shard);
             for other in batch.shards().filter(|other| *other != shard) {
                 if let Some(state) = self.shards.get_mut(&other) {
@@ -415,7 +416,6 @@ impl Pipeline {
                 puts.push(Record { key: Key::Completed(shard, self.subtree, self.epoch, id.0).encode(), value });
             }
         }
-        let uses_reserve = !deletes.is_empty();
         if let Some(state) = self.shards.get_mut(&shard) {
             let count = state.trims.len().min(MAX_TRIMS_PER_COMMIT);
             deletes.extend(state.trims.drain(..count));

@@ -39,6 +39,8 @@ pub(super) struct Batch {
     /// Parts that are not in their shard yet.
     pub outstanding: usize,
     pub bytes: usize,
+    /// It removes something, in one of its shards: that makes room (I9).
+    pub removes: bool,
     operations: usize,
     parts: SmallVec<[(ShardId, Part); 1]>,
     completed: Vec<Completed>,
@@ -59,6 +61,7 @@ impl Batch {
             needs: Reads::new(),
             outstanding: shards.len(),
             bytes: 0,
+            removes: false,
             operations: 0,
             parts: shards.iter().map(|shard| (*shard, Part::new())).collect(),
             completed: Vec::new(),
@@ -87,6 +90,7 @@ impl Batch {
         let mut bytes = 0;
         for write in writes {
             let (shard, key) = (write.key.shard(), write.key.encode());
+            self.removes |= write.value.is_none();
             bytes += key.len() + write.value.as_ref().map_or(0, Bytes::len);
             if let Some((_, part)) = self.parts.iter_mut().find(|(known, _)| *known == shard) {
                 part.insert(key, write.value.clone());

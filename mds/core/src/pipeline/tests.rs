@@ -461,8 +461,10 @@ fn i9_what_only_adds_does_not_use_the_reserve_whatever_is_trimmed_along_with_it(
     let commit = pipeline.next_commits().remove(0);
     assert_eq!((commit.deletes.len(), commit.uses_reserve), (1, false), "q/ goes with each commit");
     pipeline.committed(ShardId(0), second);
-    pipeline.admit(&[Write { value: None, ..write(0, 2) }, write(0, 3)], &[], None);
-    assert!(pipeline.next_commits()[0].uses_reserve, "something is removed");
+    // The count of links in one shard, the name in another.
+    pipeline.admit(&[write(0, 3), Write { value: None, ..write(1, 2) }], &[], None);
+    let first = pipeline.next_commits().remove(0);
+    assert!(first.uses_reserve && first.shard == ShardId(0), "something is removed");
 }
 
 /// The shard of the later parts takes nothing for a while.
