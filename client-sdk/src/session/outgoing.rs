@@ -24,6 +24,8 @@ const FRAME_BYTES: usize = 1 << 20;
 
 /// One thing to send.
 #[derive(Debug)]
+// Nearly all are requests: a box would cost each an allocation.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Message {
     /// A numbered operation; `id` is the pipe's.
     Request(Request),

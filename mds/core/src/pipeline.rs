@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 
 use crate::api::{BatchId, Reads, Write};
 use crate::records::Key;
+pub use batch::makes_room;
 use batch::{Batch, Stage};
 use completed::CompletedIndex;
 pub use completed::CompletedRef;
@@ -68,7 +69,7 @@ pub struct Commit {
     pub puts: Vec<Record>,
     /// Keys to delete.
     pub deletes: Vec<Bytes>,
-    /// It may use the space that pools keep in reserve: an operation of it removes something (I9), or it is a later part,
+    /// It may use the space that pools keep in reserve: an operation of it makes room (I9), or it is a later part,
     /// which cannot be refused any more (R5). What is trimmed along with it does not count: each commit trims something.
     pub uses_reserve: bool,
 }
@@ -402,7 +403,7 @@ impl Pipeline {
         let (mut puts, mut deletes, mut uses_reserve) = (Vec::new(), Vec::new(), false);
         if let Some(batch) = self.batches.get_mut(&id) {
             batch.stage = Stage::Sent;
-            uses_reserve = batch.removes;
+            uses_reserve = batch.makes_room;
             (puts, deletes) = batch.take_part(shard);
             for other in batch.shards().filter(|other| *other != shard) {
                 if let Some(state) = self.shards.get_mut(&other) {

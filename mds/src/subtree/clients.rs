@@ -164,10 +164,13 @@ impl Subtree {
             return None;
         }
         // R9: its caller was told that it may or may not have happened, and to look. What it then sees has to stay so.
-        let waited = job.tracked || job.perhaps_copy;
-        if waited && self.dedup.is_given_up(job.client, job.request, self.interest.lowest(job.client)) {
+        // A close shows nothing, and nobody else would do it.
+        let shows = !matches!(&job.work, Work::Operation(Operation { op: Some(Op::Close(_)) }));
+        if shows && self.dedup.is_given_up(job.client, job.request) {
             self.drop_job(&job);
-            self.dedup.finished(job.client, job.request);
+            if job.tracked {
+                self.dedup.finished(job.client, job.request);
+            }
             return None;
         }
         if !job.perhaps_copy || job.tracked {

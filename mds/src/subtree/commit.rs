@@ -3,7 +3,7 @@
 use pando_cluster_map::TransactionId;
 use pando_mds_core::Namespace;
 use pando_mds_core::api::{BatchId, Change, FollowUp, Reads};
-use pando_mds_core::pipeline::CompletedRef;
+use pando_mds_core::pipeline::{CompletedRef, makes_room};
 use pando_mds_core::records::Key;
 use pando_proto::mds::{Completed, OperationResult, PurgeRecord};
 use pando_proto::osd::{CommitOutcome, CommitRequest, CommitResponse};
@@ -77,12 +77,16 @@ impl Subtree {
         self.hold_change(job, result, batch, remember, after_purge);
     }
 
-    /// R7, I9: whether the pool would refuse the change, as far as is known: what deletes something it takes.
+    /// R7, I9: whether the pool would refuse the change, as far as is known: what makes room it takes.
     pub(super) fn has_no_room(&self, change: &Change) -> bool {
+        !change.writes.iter().any(makes_room) && self.meets_a_full_one(change)
+    }
+
+    /// Whether a placement group that it goes to is known to be full.
+    pub(super) fn meets_a_full_one(&self, change: &Change) -> bool {
         let now = self.clock.boottime();
-        let deletes = change.writes.iter().any(|write| write.value.is_none());
         let is_full = |shard: ShardId| self.full.has(self.map.pg_of_shard(shard), now);
-        !deletes && change.writes.iter().any(|write| is_full(write.key.shard()))
+        change.writes.iter().any(|write| is_full(write.key.shard()))
     }
 
     /// Puts a change into its batch.

@@ -142,9 +142,9 @@ impl Dedup {
         }
     }
 
-    /// Whether its client waits for no answer to it any more. `lowest` is what the whole rank knows.
-    pub fn is_given_up(&self, client: ClientId, request: u64, lowest: u64) -> bool {
-        request < lowest.max(self.tables.get(&client).map_or(0, |table| table.lowest))
+    /// Whether its client waits for no answer to it any more.
+    pub fn is_given_up(&self, client: ClientId, request: u64) -> bool {
+        self.tables.get(&client).is_some_and(|table| request < table.lowest)
     }
 
     /// The request could not be answered at once.

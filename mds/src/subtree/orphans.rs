@@ -21,6 +21,8 @@ pub(super) struct Orphans {
     before: BTreeSet<Ino>,
     /// To be given up now.
     due: BTreeSet<Ino>,
+    /// Those that could not be; the others come first.
+    failed: BTreeSet<Ino>,
     running: usize,
     pausing: bool,
 }
@@ -52,6 +54,9 @@ impl Subtree {
 
     fn start_reaping(&mut self) {
         while self.orphans.running < MAX_REAPING && !self.orphans.pausing {
+            if self.orphans.due.is_empty() {
+                std::mem::swap(&mut self.orphans.due, &mut self.orphans.failed);
+            }
             let Some(ino) = self.orphans.due.pop_first() else { return };
             self.orphans.running += 1;
             let job = self.new_job(Work::Reap(ino), ClientId(0), 0, To::Nobody);
@@ -68,7 +73,7 @@ impl Subtree {
     /// It could not be: until somebody tries again nobody else would find it before the next opening.
     pub(super) fn not_reaped(&mut self, ino: Ino) {
         self.orphans.running -= 1;
-        self.orphans.due.insert(ino);
+        self.orphans.failed.insert(ino);
         if !std::mem::replace(&mut self.orphans.pausing, true) {
             self.spawn(async {
                 tokio::time::sleep(PAUSE).await;

@@ -56,7 +56,7 @@ impl Subtree {
         let context = self.context_of_shell();
         // No grant beyond the body: what a writer never reported is not there to be cut (R23).
         match self.namespace.spill_intent(ino, 0, &context) {
-            Ok((change, _)) if self.has_no_room(&change) => self.fail(job, no_space()),
+            Ok((change, _)) if self.meets_a_full_one(&change) => self.fail(job, no_space()),
             Ok((change, body)) => self.begin_spill(job, ino, change, body),
             Err(error) if error.is_retryable() => {
                 // Evicted between the decision and now: bring it back and decide again.

@@ -31,7 +31,8 @@ impl Window {
     pub(crate) fn admit(&self, sequence: u64) -> Entry {
         if sequence < self.low_water || self.done.contains(&sequence) {
             Entry::Done
-        } else if self.done.len() >= MAX_WINDOW {
+        } else if self.done.len() >= MAX_WINDOW && self.done.last().is_some_and(|last| sequence > *last) {
+            // One that is open below others has to come to its end, or the mark never moves on.
             Entry::Full
         } else {
             Entry::Apply
@@ -101,6 +102,10 @@ mod tests {
         let mut window = Window::default();
         (0..MAX_WINDOW as u64).for_each(|sequence| window.note(sequence, 0));
         assert_eq!(window.admit(MAX_WINDOW as u64), Entry::Full);
+        let mut gap = Window::default();
+        (1..=MAX_WINDOW as u64).for_each(|sequence| gap.note(sequence, 0));
+        assert_eq!(gap.admit(0), Entry::Apply, "all others wait for it");
+        assert_eq!(gap.admit(MAX_WINDOW as u64 + 1), Entry::Full);
         assert_eq!(window.admit(0), Entry::Done);
     }
 }

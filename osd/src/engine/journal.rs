@@ -103,6 +103,10 @@ fn look_at(bytes: &[u8], sealed: bool) -> Found {
     };
     // That the last one looks whole may be for what was not torn of it.
     if !sealed && !is_intact(&bytes[before.0..good]) && lacks_sectors(&bytes[..good], before.0) {
+        if good < bytes.len() {
+            // Another one was begun behind it, so it had been synced: this is no tear.
+            return Found::Damaged(before.0);
+        }
         ((good, last), stopped) = (before, good);
     }
     let rest = &bytes[good..];

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::Limits;
 use crate::api::{BatchId, Reads, Write};
-use crate::records::FORMAT;
+use crate::records::{FORMAT, Key};
 
 /// Where a batch stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,13 @@ pub(super) enum Stage {
 /// The last write of each key.
 type Part = BTreeMap<Bytes, Option<Bytes>>;
 
+/// Whether a write makes room, or is on the way to that (I9): a delete, or a record that goes again and without which
+/// nothing could be removed. Such a record says that a shard is used, what is to happen in several subtrees, or what is
+/// to be purged; it is small, and there are few.
+pub fn makes_room(write: &Write) -> bool {
+    write.value.is_none() || matches!(write.key, Key::ShardList(..) | Key::Transaction(..) | Key::Purge(_))
+}
+
 #[derive(Debug)]
 pub(super) struct Batch {
     pub stage: Stage,
@@ -39,8 +46,8 @@ pub(super) struct Batch {
     /// Parts that are not in their shard yet.
     pub outstanding: usize,
     pub bytes: usize,
-    /// It removes something, in one of its shards: that makes room (I9).
-    pub removes: bool,
+    /// It does, in one of its shards (I9).
+    pub makes_room: bool,
     operations: usize,
     parts: SmallVec<[(ShardId, Part); 1]>,
     completed: Vec<Completed>,
@@ -61,7 +68,7 @@ impl Batch {
             needs: Reads::new(),
             outstanding: shards.len(),
             bytes: 0,
-            removes: false,
+            makes_room: false,
             operations: 0,
             parts: shards.iter().map(|shard| (*shard, Part::new())).collect(),
             completed: Vec::new(),
@@ -90,7 +97,7 @@ impl Batch {
         let mut bytes = 0;
         for write in writes {
             let (shard, key) = (write.key.shard(), write.key.encode());
-            self.removes |= write.value.is_none();
+            self.makes_room |= makes_room(write);
             bytes += key.len() + write.value.as_ref().map_or(0, Bytes::len);
             if let Some((_, part)) = self.parts.iter_mut().find(|(known, _)| *known == shard) {
                 part.insert(key, write.value.clone());

@@ -467,6 +467,21 @@ fn i9_what_only_adds_does_not_use_the_reserve_whatever_is_trimmed_along_with_it(
     assert!(first.uses_reserve && first.shard == ShardId(0), "something is removed");
 }
 
+/// The listing of a shard, and what is to happen in several subtrees, come before what is removed.
+#[test]
+fn i9_what_a_removal_needs_first_uses_the_reserve() {
+    let mut pipeline = ready_pipeline();
+    pipeline.admit(&[Write { value: None, ..write(3, 1) }], &[], None);
+    pipeline.fence_raised(ShardId(3));
+    let listing = pipeline.next_commits().remove(0);
+    assert_eq!(listing.puts[0].key, Key::ShardList(ShardId(0), SUBTREE).encode());
+    assert!(listing.uses_reserve && listing.deletes.is_empty());
+    pipeline.committed(ShardId(0), listing.batch);
+    let transaction = Key::Transaction(ShardId(0), SUBTREE, SubtreeId(2), EPOCH, 1);
+    pipeline.admit(&[Write { key: transaction, value: Some("x".into()) }], &[], None);
+    assert!(pipeline.next_commits().iter().all(|commit| commit.uses_reserve));
+}
+
 /// The shard of the later parts takes nothing for a while.
 #[test]
 fn r5_what_one_shard_lacks_stays_small_enough_for_one_commit() {

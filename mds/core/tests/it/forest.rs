@@ -293,10 +293,14 @@ impl Forest {
 
     pub fn reap(&mut self, subtree: SubtreeId, ino: Ino) {
         let context = self.context(subtree, 0);
+        let served = self.at(subtree);
+        served.waiters += 1;
+        let waiter = served.waiters;
         loop {
             match self.at(subtree).ns.reap_orphan(ino, &context) {
-                Outcome::Missing(fetches) => self.fetch(subtree, &fetches, None),
+                Outcome::Missing(fetches) => self.fetch(subtree, &fetches, Some(waiter)),
                 Outcome::Done(done) => {
+                    self.at(subtree).ns.unpin(waiter);
                     done.result.unwrap();
                     if let Some(change) = done.change {
                         commit(self.at(subtree), change);
