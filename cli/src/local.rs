@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pando_proto::Errno;
+use rustix::fs::OFlags;
 
 /// Symlinks in a row, as the kernel's limit.
 const MAX_LINKS: usize = 40;
@@ -19,7 +20,7 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// What a path leads to.
 #[derive(Debug)]
 pub enum Place {
-    /// A regular file, or nothing yet: it can be replaced. No component of `path` is a symlink.
+    /// A regular file, nothing yet, or a symlink that is not followed: it can be replaced.
     File { path: PathBuf, before: Option<Metadata> },
     /// To be opened and written as it is: a device, a pipe, or what the path is no way to.
     Other,
@@ -29,7 +30,7 @@ impl Place {
     /// Follows symlinks: it is the file there that is replaced, never a link.
     ///
     /// Errors: a directory on the way is missing; a file that this process may not write.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub fn followed(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(found) if !found.is_file() => return Ok(Self::Other),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -48,19 +49,32 @@ impl Place {
             let at = dir.join(name);
             match fs::symlink_metadata(&at) {
                 Ok(found) if found.is_symlink() => path = dir.join(fs::read_link(&at)?),
-                Ok(found) if !found.is_file() => return Ok(Self::Other),
-                Ok(_) => {
-                    let before = OpenOptions::new().write(true).open(&at)?.metadata()?;
-                    return Ok(Self::File { path: at, before: Some(before) });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(Self::File { path: at, before: None });
-                }
-                Err(error) => return Err(error),
+                _ => return Self::itself(&at),
             }
         }
         Err(io::Error::from_raw_os_error(Errno::ELOOP.0))
     }
+
+    /// Follows no symlink that has the name: it is replaced itself.
+    ///
+    /// Errors: as [`followed`](Self::followed).
+    pub fn itself(path: &Path) -> io::Result<Self> {
+        let before = match fs::symlink_metadata(path) {
+            // Who may not write a file may not replace it either.
+            Ok(found) if found.is_file() => Some(no_follow().open(path)?.metadata()?),
+            Ok(found) if !found.is_symlink() => return Ok(Self::Other),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => None,
+        };
+        Ok(Self::File { path: path.to_owned(), before })
+    }
+}
+
+/// Options to write what is there, unless it is a symlink.
+pub fn no_follow() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
 }
 
 /// Removed when it is dropped, unless it has taken its place.
@@ -141,7 +155,9 @@ mod tests {
     }
 
     fn replace(path: &Path, content: &str) {
-        let Place::File { path, before } = Place::of(path).unwrap() else { panic!("{} is a file", path.display()) };
+        let Place::File { path, before } = Place::followed(path).unwrap() else {
+            panic!("{} is a file", path.display())
+        };
         let (temporary, mut file) = Temporary::beside(&path).unwrap();
         file.write_all(content.as_bytes()).unwrap();
         temporary.take_place(&file, &path, before.as_ref(), Permissions::from_mode(0o751)).unwrap();
@@ -167,6 +183,25 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_is_not_followed_is_replaced_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "kept").unwrap();
+        for target in ["file", "none", "/dev/null", "."] {
+            symlink(target, &link).unwrap();
+            assert!(no_follow().open(&link).is_err(), "{target}");
+            let Place::File { path, before: None } = Place::itself(&link).unwrap() else { panic!("{target}") };
+            let (temporary, made) = Temporary::beside(&path).unwrap();
+            temporary.take_place(&made, &path, None, Permissions::from_mode(0o600)).unwrap();
+            assert!(fs::symlink_metadata(&link).unwrap().is_file());
+            fs::remove_file(&link).unwrap();
+        }
+        assert_eq!((names(dir.path()), fs::read_to_string(&file).unwrap().as_str()), (vec!["file".into()], "kept"));
+        assert!(matches!(Place::itself(&file), Ok(Place::File { before: Some(_), .. })));
+        assert!(matches!(Place::itself(dir.path()), Ok(Place::Other)));
+    }
+
+    #[test]
     fn what_is_given_up_leaves_all_as_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
@@ -182,11 +217,14 @@ mod tests {
     fn what_is_no_file_is_written_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         for other in [Path::new("/dev/null"), Path::new("/dev/stdout"), Path::new("/proc/self/fd/1"), dir.path()] {
-            assert!(matches!(Place::of(other), Ok(Place::Other)), "{}", other.display());
+            assert!(matches!(Place::followed(other), Ok(Place::Other)), "{}", other.display());
         }
-        assert!(matches!(Place::of(&dir.path().join("new/")), Ok(Place::Other)), "its opening says what is wrong");
-        assert_eq!(Place::of(&dir.path().join("none/file")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(
+            matches!(Place::followed(&dir.path().join("new/")), Ok(Place::Other)),
+            "its opening says what is wrong"
+        );
+        assert_eq!(Place::followed(&dir.path().join("none/file")).unwrap_err().kind(), io::ErrorKind::NotFound);
         symlink("loop", dir.path().join("loop")).unwrap();
-        assert!(Place::of(&dir.path().join("loop")).is_err());
+        assert!(Place::followed(&dir.path().join("loop")).is_err());
     }
 }

@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt as _;
 use crate::args::GetArgs;
 use crate::failure::{Failure, Failures};
 use crate::interrupts::Interrupts;
-use crate::local::{Place, Temporary};
+use crate::local::{Place, Temporary, no_follow};
 use crate::session::{Session, finish};
 use crate::verbs::cat;
 
@@ -57,7 +57,7 @@ async fn get(client: &Client, args: &GetArgs) -> Result<(), Failure> {
         _ => args.local.clone(),
     };
     if !found.is_dir() {
-        return file(client.open(&args.remote).await?, &args.remote, &local, found.mode()).await;
+        return file(client.open(&args.remote).await?, &args.remote, &local, found.mode(), true).await;
     }
     if !args.recursive {
         let error = pando_proto::Error::posix(Errno::EISDIR).at(args.remote.as_os_str().as_encoded_bytes());
@@ -139,16 +139,20 @@ async fn one(entry: &Entry, kind: FileKind, mode: u32) -> Result<(), Failure> {
         return symlink(target, to).map_err(|error| Failure::local(to, &error));
     }
     let source = OpenOptions::new().read(true).no_follow(true).open_in(dir, name).await?;
-    file(source, from, to, mode).await
+    file(source, from, to, mode, false).await
 }
 
 /// A file that is made gets the mode of the one in the cluster. One that is there keeps its own, and its owner where that
-/// may be, but not its other names: they stay with the old content.
-async fn file(source: File, from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
+/// may be, but not its other names: they stay with the old content. A symlink is followed only where the user has named
+/// it (`follow`), as with [`make_directory`]; below that the file takes its place.
+async fn file(source: File, from: &Path, to: &Path, mode: u32, follow: bool) -> Result<(), Failure> {
     let local = |error| Failure::local(to, &error);
-    match Place::of(to).map_err(local)? {
+    let place = if follow { Place::followed(to) } else { Place::itself(to) };
+    match place.map_err(local)? {
         Place::Other => {
-            let mut target = tokio::fs::File::create(to).await.map_err(local)?;
+            let mut options = if follow { fs::OpenOptions::new() } else { no_follow() };
+            options.write(true).create(true).truncate(true);
+            let mut target = tokio::fs::OpenOptions::from(options).open(to).await.map_err(local)?;
             fill(&source, from, &mut target, to).await?;
         }
         Place::File { path, before } => {

@@ -1,7 +1,8 @@
 //! `pando put`. A file appears under its name all at once: its bytes go to a temporary one beside it, which is then
 //! renamed. What had the name before stays whole until then. A command that is interrupted removes the temporary file;
-//! one that is killed leaves it, `.pando-put-SESSION-NUMBER-CHECKSUM`, until somebody puts a file that is too large to be
-//! inline into that directory after the session has ended (a minute, `session_timeout_millis`).
+//! one that is killed leaves it, `.pando-put-SESSION-NUMBER-CHECKSUM`, until somebody puts a file that needs one into
+//! that directory after the session has ended (a minute, `session_timeout_millis`). A small file needs none, unless it
+//! replaces one in a tree.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -146,16 +147,16 @@ fn directory_of(path: &Path) -> &Path {
 
 async fn all(put: &Put, args: &PutArgs) -> Result<(), Failure> {
     if args.local.as_os_str() == "-" {
-        return stream(put, Source::Stdin, &args.remote, 0o644, 0).await;
+        return stream(put, Source::Stdin, &target(&put.client, &args.remote).await?, 0o644, 0).await;
     }
     let client = &put.client;
     // As `cp` has it: a symlink stands for what it leads to, with `-r` for itself.
     let look = if args.recursive { std::fs::symlink_metadata } else { std::fs::metadata };
     let found = look(&args.local).map_err(|error| Failure::local(&args.local, &error))?;
-    // `put -r dir/. /x` has no name of its own and means the content.
-    let remote = match args.local.file_name() {
-        Some(_) => into_directory(client, &args.remote, &args.local).await?,
-        None => args.remote.clone(),
+    let remote = if has_name(&args.local) {
+        into_directory(client, &args.remote, &args.local).await?
+    } else {
+        args.remote.clone()
     };
     if found.is_dir() {
         if !args.recursive {
@@ -169,10 +170,16 @@ async fn all(put: &Put, args: &PutArgs) -> Result<(), Failure> {
     }
     let source = std::fs::File::open(&args.local).map_err(local)?;
     if found.is_file() {
-        return file(put, source, &args.local, &remote).await;
+        return file(put, source, &args.local, &remote, true).await;
     }
     // A pipe, as `<(command)` is one.
-    stream(put, Source::File(args.local.clone(), source), &remote, 0o644, 0).await
+    stream(put, Source::File(args.local.clone(), source), &target(client, &remote).await?, 0o644, 0).await
+}
+
+/// `put -r dir/. /x` has no name of its own and means the content: [`Path::file_name`] leaves out a `.` at the end.
+fn has_name(path: &Path) -> bool {
+    let last = path.as_os_str().as_bytes().split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
+    last.is_some_and(|name| name != b"." && name != b"..")
 }
 
 /// What a directory on this machine holds, and where it goes.
@@ -245,7 +252,7 @@ async fn one(put: &Put, entry: &Entry) -> Result<(), Failure> {
     let local = |error| Failure::local(from, &error);
     match dir.kind(name).map_err(local)? {
         FileType::Symlink => link(&put.client, &dir.read_link(name).map_err(local)?, to).await,
-        FileType::RegularFile => file(put, dir.open_file(name).map_err(local)?, from, to).await,
+        FileType::RegularFile => file(put, dir.open_file(name).map_err(local)?, from, to, false).await,
         _ => Err(left_out(from)),
     }
 }
@@ -258,7 +265,9 @@ fn left_out(from: &Path) -> Failure {
     Failure::Local(format!("{}: neither file, directory nor symlink, left out", from.display()))
 }
 
-async fn file(put: &Put, mut source: std::fs::File, from: &Path, to: &Path) -> Result<(), Failure> {
+/// A symlink is followed only where the user has named it (`follow`), as with [`make_directory`]; below that the file
+/// takes its place.
+async fn file(put: &Put, mut source: std::fs::File, from: &Path, to: &Path, follow: bool) -> Result<(), Failure> {
     let client = &put.client;
     let local = |error| Failure::local(from, &error);
     let found = source.metadata().map_err(local)?;
@@ -271,13 +280,17 @@ async fn file(put: &Put, mut source: std::fs::File, from: &Path, to: &Path) -> R
         source.read_to_end(&mut data).map_err(local)?;
         // It may have grown meanwhile.
         if data.len() as u64 <= client.map().inline_limit() {
-            // One request: all of it or nothing.
-            client.write_with(to, data.into(), mode, false).await?;
-            return Ok(());
+            // One request: all of it or nothing. One that makes the file follows no symlink.
+            match client.write_with(to, data.into(), mode, !follow).await {
+                // A rename follows none either, whatever takes the name meanwhile.
+                Err(error) if error.errno() == Errno::EEXIST && !follow => {}
+                other => return other.map(|_| ()).map_err(Failure::from),
+            }
         }
         source.rewind().map_err(local)?;
     }
-    stream(put, Source::File(from.to_owned(), source), to, mode, found.len()).await
+    let to = if follow { target(client, to).await? } else { to.to_owned() };
+    stream(put, Source::File(from.to_owned(), source), &to, mode, found.len()).await
 }
 
 /// Where bytes come from; read on another thread, for the session's keep-alive must go on.
@@ -315,26 +328,25 @@ impl Source {
 }
 
 /// Fills a temporary file, then gives it the name. A file that has the name already keeps its mode and owner, but
-/// not its other names: they stay with the old content.
+/// not its other names: they stay with the old content. A symlink that has the name is replaced itself.
 async fn stream(put: &Put, source: Source, to: &Path, mode: u32, size: u64) -> Result<(), Failure> {
     let client = &put.client;
-    let to = target(client, to).await?;
-    let before = match client.symlink_metadata(&to).await {
+    let before = match client.symlink_metadata(to).await {
         Ok(found) if found.is_file() => {
-            client.access(&to, MAY_WRITE).await?;
+            client.access(to, MAY_WRITE).await?;
             Some(found)
         }
-        Ok(found) if found.is_dir() => return Err(failure_at(Errno::EISDIR, &to)),
+        Ok(found) if found.is_dir() => return Err(failure_at(Errno::EISDIR, to)),
         Ok(_) => None,
         Err(error) if error.errno() == Errno::ENOENT => None,
         Err(error) => return Err(error.into()),
     };
-    put.sweep(directory_of(&to)).await;
-    let temporary = put.temporary(&to);
+    put.sweep(directory_of(to)).await;
+    let temporary = put.temporary(to);
     let mode = before.as_ref().map_or(mode, Metadata::mode);
     let filled = fill(client, source, &temporary, before.as_ref(), mode, size).await;
     let outcome = match filled {
-        Ok(()) => client.rename(&temporary, &to).await.map_err(Failure::from),
+        Ok(()) => client.rename(&temporary, to).await.map_err(Failure::from),
         Err(failure) => Err(failure),
     };
     if outcome.is_err() {

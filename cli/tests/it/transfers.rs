@@ -56,6 +56,13 @@ pub fn files(mons: &str) {
     assert_eq!(std::fs::read(back.join("sub/large")).unwrap(), vec![3; 3_000_000]);
     assert_eq!(std::fs::read_link(back.join("link")).unwrap(), Path::new("small"));
     assert!(back.join("sub/empty").is_dir());
+    // Without a name of its own it is the content that is meant.
+    for content in [tree.join("."), tree.join("./"), tree.join("sub/..")] {
+        stdout(&pando(mons, &["mkdir", "/content"]));
+        stdout(&pando(mons, &["put", "-r", content.to_str().unwrap(), "/content"]));
+        assert_eq!(stdout(&pando(mons, &["ls", "/content"])), stdout(&pando(mons, &["ls", "/tree"])));
+        stdout(&pando(mons, &["rm", "-r", "/content"]));
+    }
 }
 
 /// A put that is killed leaves what was there; one that replaces a file keeps its mode, and leaves nothing beside it.
@@ -224,33 +231,63 @@ pub fn a_copy_stays_in_its_tree(mons: &str) {
     run(&["rm", "-r", "/out"]);
 }
 
-/// What is a symlink in the cluster now may be a directory the next time.
+/// What is a symlink in the cluster now may be a directory or a file the next time.
 pub fn no_copy_goes_where_an_earlier_one_has_put_a_symlink(mons: &str) {
+    use std::os::unix::fs::symlink;
     let dir = tempfile::tempdir().unwrap();
-    let (outside, local) = (dir.path().join("outside"), dir.path().to_str().unwrap());
+    let (outside, kept, local) = (dir.path().join("outside"), dir.path().join("kept"), dir.path().to_str().unwrap());
     std::fs::create_dir(&outside).unwrap();
+    std::fs::write(&kept, "kept").unwrap();
+    let (small, large) = (dir.path().join("small"), dir.path().join("large"));
+    std::fs::write(&small, "new").unwrap();
+    std::fs::write(&large, vec![1; 1_000_000]).unwrap();
     let run = |args: &[&str]| stdout(&pando(mons, args));
     run(&["mkdir", "/again"]);
     run(&["ln", "-s", outside.to_str().unwrap(), "/again/sub"]);
+    run(&["ln", "-s", kept.to_str().unwrap(), "/again/file"]);
+    run(&["ln", "-s", outside.join("none").to_str().unwrap(), "/again/dangling"]);
     run(&["get", "-r", "/again", local]);
-    run(&["rm", "/again/sub"]);
+    run(&["rm", "/again/sub", "/again/file", "/again/dangling"]);
     run(&["mkdir", "/again/sub"]);
-    run(&["put", "/dev/null", "/again/sub/file"]);
+    for file in ["/again/sub/file", "/again/file", "/again/dangling"] {
+        run(&["put", small.to_str().unwrap(), file]);
+    }
     let (code, text) = failure(&pando(mons, &["get", "-r", "/again", local]));
     assert!(code == 1 && text.contains("/again/sub: "), "{text}");
-    assert_eq!(names_in(&outside), [""; 0]);
+    assert_eq!((names_in(&outside), std::fs::read_to_string(&kept).unwrap().as_str()), (vec![], "kept"));
+    for file in ["again/file", "again/dangling"] {
+        let got = dir.path().join(file);
+        assert!(std::fs::symlink_metadata(&got).unwrap().is_file(), "{file} has taken the symlink's place");
+        assert_eq!(std::fs::read_to_string(&got).unwrap(), "new");
+    }
     run(&["rm", "-r", "/again"]);
 
     let tree = dir.path().join("twice");
     std::fs::create_dir(&tree).unwrap();
-    std::os::unix::fs::symlink("/outside", tree.join("sub")).unwrap();
     run(&["mkdir", "/outside"]);
+    run(&["put", kept.to_str().unwrap(), "/kept"]);
+    let files = [("small", "/kept", &small), ("large", "/kept", &large), ("dangling", "/outside/none", &small)];
+    for (name, to, _) in files.into_iter().chain([("sub", "/outside", &small)]) {
+        symlink(to, tree.join(name)).unwrap();
+    }
     run(&["put", "-r", tree.to_str().unwrap(), "/"]);
+    for (name, _, content) in files {
+        std::fs::remove_file(tree.join(name)).unwrap();
+        std::fs::copy(content, tree.join(name)).unwrap();
+    }
     std::fs::remove_file(tree.join("sub")).unwrap();
     std::fs::create_dir(tree.join("sub")).unwrap();
     std::fs::write(tree.join("sub/file"), "").unwrap();
-    let (code, text) = failure(&pando(mons, &["put", "-r", tree.to_str().unwrap(), "/"]));
-    assert_eq!((code, text.as_str()), (1, "pando: /twice/sub: not a directory (ENOTDIR)"));
-    assert_eq!(run(&["ls", "/outside"]), "");
-    run(&["rm", "-r", "/twice", "/outside"]);
+    // The second time they replace files.
+    for _ in 0..2 {
+        let (code, text) = failure(&pando(mons, &["put", "-r", tree.to_str().unwrap(), "/"]));
+        assert_eq!((code, text.as_str()), (1, "pando: /twice/sub: not a directory (ENOTDIR)"));
+        assert_eq!(run(&["ls", "/outside"]), "");
+        assert!(run(&["cat", "/kept"]) == "kept", "what a symlink led to has been overwritten");
+        for (name, _, content) in files {
+            assert_eq!(objects(&run(&["stat", "--json", &format!("/twice/{name}")]))[0]["kind"], "file", "{name}");
+            assert!(pando(mons, &["cat", &format!("/twice/{name}")]).stdout == std::fs::read(content).unwrap());
+        }
+    }
+    run(&["rm", "-r", "/twice", "/outside", "/kept"]);
 }
