@@ -174,8 +174,11 @@ impl Pg {
         };
         let Some(primary) = self.primary() else { return };
         let stage = primary.stage;
-        let Some(peer) = primary.peers.get_mut(&osd).filter(|peer| !peer.has_to_wait()) else { return };
+        let Some(peer) = primary.peers.get_mut(&osd) else { return };
         let Some(missing) = missing else {
+            if peer.has_to_wait() {
+                return;
+            }
             // As long as nothing is served a member stays complete while it is synced, which costs memory.
             if peer.member && (incomplete || stage == Stage::Active) {
                 return self.demote(osd);

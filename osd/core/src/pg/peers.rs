@@ -60,7 +60,9 @@ impl Peer {
         }
     }
 
-    /// A joiner without space: it would be filled until its OSD stops. Not once the mon may have made it a member.
+    /// A joiner without space that would have to be brought everything: it would be filled until its OSD stops. Not once
+    /// the mon may have made it a member. One that the log can serve follows all the same: else one that was away for a
+    /// moment would get no delete any more, and never have space again (I9).
     pub(super) fn has_to_wait(&self) -> bool {
         self.full && !self.member && !self.confirming
     }
@@ -229,7 +231,7 @@ impl Pg {
         }
         match &peer.state {
             State::Known(_) => self.reconcile(),
-            State::Following | State::Syncing(_) if peer.has_to_wait() => {
+            State::Syncing(_) if peer.has_to_wait() => {
                 // Writes are not to be sent there, nor refused for its sake.
                 peer.counted = false;
                 self.probe(from);

@@ -165,3 +165,36 @@ fn a_full_joiner_waits_until_it_has_space() {
     tell_space(&mut pg, false);
     begins(&mut pg);
 }
+
+/// It was away for a moment. Without it there may be too few members for a delete.
+#[test]
+fn i9_a_full_joiner_that_lacks_nothing_or_little_follows() {
+    for seq in [0, 1] {
+        let mut pg = alone();
+        with_session(&mut pg);
+        pg.request(1, write(1));
+        no_header(&mut pg);
+        pg.committed(1);
+        pg.take_actions();
+        pg.configure(configuration(1, &[0], &[1], 1));
+        let actions = pg.take_actions();
+        let [Action::Send(OsdId(1), Message { body: Body::Probe { ticket }, .. })] = actions[..] else {
+            panic!("{actions:?}")
+        };
+        let position = if seq == 0 { Position::default() } else { Position { config: 1, seq } };
+        let told = Told { position, decided: Position::default(), incomplete: false, full: true };
+        pg.message(OsdId(1), Message { config: 1, body: Body::Position { ticket, told } });
+        let mut actions = pg.take_actions();
+        if seq == 0 {
+            let [Action::Send(OsdId(1), Message { body: Body::Append(..), .. })] = actions[..] else {
+                panic!("{actions:?}")
+            };
+            let body = Body::Ack { position: Position { config: 1, seq: 1 }, full: true };
+            pg.message(OsdId(1), Message { config: 1, body });
+            actions = pg.take_actions();
+        }
+        assert_eq!(actions, [Action::Confirm(OsdId(1))], "it lacked {}", 1 - seq);
+        pg.request(2, write(2));
+        assert_no_space(&mut pg, 2);
+    }
+}
