@@ -43,6 +43,7 @@ use crate::{ObjectHeader, ObjectKey};
 
 use member::Member;
 use peers::Peer;
+use purge::Listing;
 use unreadable::Reading;
 
 /// Writes that may wait for members at once; more wait their turn.
@@ -126,7 +127,7 @@ struct Primary {
     /// The walk that finds those of earlier times.
     walk: Walk,
     /// Deletions for which objects are being listed, by ticket.
-    purges: BTreeMap<u64, (Token, Box<Purge>)>,
+    purges: BTreeMap<u64, Listing>,
 }
 
 /// A walk over all objects, in search of tombstones; one for each time as primary.

@@ -169,7 +169,7 @@ impl Pg {
         let mut loading: Vec<_> =
             primary.loading.into_values().flat_map(|(_, waiting)| waiting).map(|(token, _)| token).collect();
         loading.sort_unstable();
-        let purges = primary.purges.into_values().map(|(token, _)| token);
+        let purges = primary.purges.into_values().map(|listing| listing.token);
         let held = primary.held.into_iter().map(|(token, _)| token);
         for token in reads.chain(loading).chain(purges).chain(held) {
             self.reply(token, Err(error.clone()));

@@ -13,10 +13,18 @@ use std::collections::BTreeSet;
 
 use pando_proto::Error;
 
+use super::unreadable::{Reading, Unreadable};
 use super::{Pg, Primary, Waiter};
 use crate::message::change_object;
 use crate::request::{Action, Listed, Load, Mutation, MutationKind, Purge, Reply, Request, Token};
 use crate::{Change, ObjectHeader, ObjectKey, keys, object, session};
+
+/// A purge for which objects are being listed.
+pub(super) struct Listing {
+    pub token: Token,
+    purge: Box<Purge>,
+    reading: Reading,
+}
 
 impl Pg {
     pub(super) fn run_purge(&mut self, token: Token, mut purge: Box<Purge>) {
@@ -66,24 +74,55 @@ impl Pg {
         let Some(primary) = self.primary() else { return };
         let after = purge.after;
         purge.listed_at = durable;
-        primary.purges.insert(ticket, (token, purge));
+        primary.purges.insert(ticket, Listing { token, purge, reading: Reading::new(ticket) });
         self.actions.push(Action::ListObjects { ticket, after });
     }
 
     /// Objects with their headers, as they were at some moment since [`Action::ListObjects`]. `more`: they do not end
     /// there.
     pub fn objects_listed(&mut self, ticket: u64, listed: Result<(Vec<(ObjectKey, ObjectHeader)>, bool), Error>) {
-        let Some(primary) = self.primary() else { return };
-        let Some((token, mut purge)) = primary.purges.remove(&ticket) else { return };
         let (objects, more) = match listed {
             Ok(listed) => listed,
-            Err(error) => return self.reply(token, Err(error)),
+            Err(error) => return self.not_listed(ticket, &error),
+        };
+        let Some(Listing { token, mut purge, .. }) = self.primary().and_then(|primary| primary.purges.remove(&ticket))
+        else {
+            return;
         };
         let ino = purge.mutation.object.ino;
         let of_file = |(object, _): &(ObjectKey, ObjectHeader)| object.ino == ino && !object.is_floor();
         let more = more && objects.last().is_some_and(of_file);
         purge.listed = Some(Listed { objects: objects.into_iter().filter(of_file).collect(), more });
         self.run_loaded(token, Request::Purge(purge));
+    }
+
+    /// I10: the rank repeats a purge until it is done, so an error that another member does not have is no answer.
+    fn not_listed(&mut self, ticket: u64, error: &Error) {
+        let asked = |primary: &mut Primary| primary.purges.get(&ticket).map(|listing| listing.reading);
+        let Some(mut reading) = self.primary().and_then(asked) else { return };
+        let hopeless = self.is_hopeless(error, Unreadable::Bytes, &mut reading);
+        let Some(primary) = self.primary() else { return };
+        if !hopeless {
+            if let Some(listing) = primary.purges.get_mut(&ticket) {
+                listing.reading = reading;
+            }
+        } else if let Some(Listing { token, .. }) = primary.purges.remove(&ticket) {
+            self.reply(token, Err(error.clone()));
+        }
+    }
+
+    /// A tick: lists again what could not be listed.
+    pub(super) fn list_again(&mut self) {
+        let durable = self.durable;
+        let Some(primary) = self.primary() else { return };
+        let waiting = primary.purges.values_mut().filter_map(|Listing { purge, reading, .. }| {
+            let ticket = reading.begin()?;
+            // What the new list shows is as new; the log may not tell of all since the first.
+            purge.listed_at = durable;
+            Some(Action::ListObjects { ticket, after: purge.after })
+        });
+        let lists: Vec<_> = waiting.collect();
+        self.actions.extend(lists);
     }
 
     fn delete_listed(&mut self, token: Token, mut purge: Box<Purge>, listed: Listed) {

@@ -52,7 +52,7 @@ impl Reading {
     }
 
     /// The ticket, if it is to be read again: now.
-    fn begin(&mut self) -> Option<u64> {
+    pub(super) fn begin(&mut self) -> Option<u64> {
         std::mem::take(&mut self.waits).then_some(self.ticket)
     }
 }
@@ -106,6 +106,7 @@ impl Pg {
         for token in reads {
             self.try_read(token);
         }
+        self.list_again();
     }
 
     /// Lets another member take over, if one is known to hold all that was acknowledged (I1).

@@ -1,5 +1,7 @@
 //! Own content that a primary cannot read, or not understand (I10).
 
+use pando_osd_core::Purge;
+
 use super::*;
 
 fn corrupt() -> Error {
@@ -171,6 +173,80 @@ fn a_disk_that_fails_for_a_moment_is_asked_again() {
     assert_eq!(pg.take_actions(), [Action::Reply(1, Ok(Reply::Raised(Fence::default())))]);
     assert_eq!(pg.fetched(2), Verdict::Send);
     assert!(pg.status().active);
+}
+
+/// Asks for the objects of a file that is deleted, and nothing else.
+fn asks_for_list(pg: &mut Pg) -> u64 {
+    let actions = pg.take_actions();
+    let [Action::ListObjects { ticket, after: None }] = actions[..] else { panic!("{actions:?}") };
+    ticket
+}
+
+/// A purge whose floor is the first entry of the log, up to its list.
+fn purge(pg: &mut Pg, token: Token) -> u64 {
+    let sessions = Sessions { epoch: Epoch(1), live: [ClientId(1)].into(), next_client_id: 2 };
+    pg.set_sessions(Arc::new(sessions));
+    let (object, kind) = (ObjectKey { ino: Ino(0), index: 0 }, MutationKind::Delete);
+    let first = Mutation { session: ClientId(1), sequence: 1, low_water: 1, generation: 2, object, kind };
+    pg.request(token, Request::Purge(Box::new(Purge::new(first))));
+    let actions = pg.take_actions();
+    let [Action::Load { ticket, load: load @ Load::Header(_) }] = actions[..] else { panic!("{actions:?}") };
+    pg.loaded(ticket, load, Ok(Loaded::Header(None)));
+    pg.take_actions();
+    ack(pg, 1, 1);
+    pg.committed(1);
+    asks_for_list(pg)
+}
+
+#[test]
+fn i10_a_list_of_what_is_deleted_that_rotted_makes_way() {
+    let mut pg = pair();
+    let ticket = purge(&mut pg, 1);
+    pg.objects_listed(ticket, Err(corrupt()));
+    assert_makes_way(&mut pg, &[1]);
+
+    let mut pg = alone();
+    let ticket = purge(&mut pg, 1);
+    pg.objects_listed(ticket, Err(corrupt()));
+    assert_refused(&mut pg, 1, Reason::Corrupt);
+    assert!(pg.status().active);
+}
+
+#[test]
+fn i10_a_list_of_what_is_deleted_that_fails_is_asked_for_again_before_it_makes_way() {
+    // Lists again after a failure: `None` once it makes way instead.
+    let fail = |pg: &mut Pg, ticket| {
+        pg.objects_listed(ticket, Err(failed()));
+        if pg.status().incomplete {
+            return None;
+        }
+        assert_eq!(pg.take_actions(), [], "not in the same breath");
+        pg.tick();
+        let mut actions = pg.take_actions().into_iter();
+        let again = actions.find_map(|action| match action {
+            Action::ListObjects { ticket, after: None } => Some(ticket),
+            _ => None,
+        });
+        Some(again.expect("another list"))
+    };
+    let mut pg = pair();
+    let ticket = purge(&mut pg, 1);
+    let ticket = fail(&mut pg, ticket).unwrap();
+    pg.objects_listed(ticket, Ok((Vec::new(), false)));
+    pg.take_actions();
+    ack(&mut pg, 1, 2);
+    pg.committed(1);
+    assert_eq!(pg.take_actions(), [Action::Reply(1, Ok(Reply::Trimmed))]);
+
+    let mut pg = pair();
+    let mut ticket = purge(&mut pg, 1);
+    for _ in 0..20 {
+        match fail(&mut pg, ticket) {
+            Some(next) => ticket = next,
+            None => return assert_makes_way(&mut pg, &[1]),
+        }
+    }
+    panic!("it does not make way");
 }
 
 #[test]
