@@ -23,6 +23,11 @@ impl Full {
         self.0.borrow_mut().insert(pg, now);
     }
 
+    /// None has refused anything, as is usual.
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
     /// Whether it would do so again.
     pub fn has(&self, pg: PgId, now: Duration) -> bool {
         self.0.borrow().get(&pg).is_some_and(|at| now.saturating_sub(*at) < BELIEVED)

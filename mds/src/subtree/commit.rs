@@ -79,11 +79,14 @@ impl Subtree {
 
     /// R7, I9: whether the pool would refuse the change, as far as is known: what makes room it takes.
     pub(super) fn has_no_room(&self, change: &Change) -> bool {
-        !change.writes.iter().any(makes_room) && self.meets_a_full_one(change)
+        self.meets_a_full_one(change) && !change.writes.iter().any(makes_room)
     }
 
     /// Whether a placement group that it goes to is known to be full.
     pub(super) fn meets_a_full_one(&self, change: &Change) -> bool {
+        if self.full.is_empty() {
+            return false;
+        }
         let now = self.clock.boottime();
         let is_full = |shard: ShardId| self.full.has(self.map.pg_of_shard(shard), now);
         change.writes.iter().any(|write| is_full(write.key.shard()))
