@@ -8,8 +8,8 @@ use pando_mon_client::ClusterStamp;
 use pando_proto::osd::record_service_client::RecordServiceClient;
 use pando_proto::osd::{RecordFrame, RecordRequest, record_reply, record_request};
 use pando_proto::{Error, MAX_MESSAGE_BYTES, Reason};
-use pando_rpc::Net;
 use pando_rpc::pipe::{Pipe, PipeReplies, pipe};
+use pando_rpc::{Net, queue};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
@@ -82,21 +82,11 @@ impl Connections {
 }
 
 /// Requests in frames that the OSD's limit allows: else the stream breaks, and again when they are repeated together.
-fn cut(requests: Vec<(u64, record_request::Call)>) -> Vec<RecordFrame> {
-    let mut frames = vec![RecordFrame::default()];
-    let mut bytes = 0;
-    for (id, call) in requests {
-        let weight = call.encoded_len();
-        if bytes > 0 && bytes + weight > FRAME_BYTES {
-            frames.push(RecordFrame::default());
-            bytes = 0;
-        }
-        bytes += weight;
-        if let Some(frame) = frames.last_mut() {
-            frame.requests.push(RecordRequest { id, call: Some(call) });
-        }
-    }
-    frames
+fn cut(requests: Vec<(u64, record_request::Call)>) -> impl Iterator<Item = RecordFrame> {
+    let frames = queue::cut(requests, FRAME_BYTES, |(_, call)| call.encoded_len());
+    frames.into_iter().map(|requests| RecordFrame {
+        requests: requests.into_iter().map(|(id, call)| RecordRequest { id, call: Some(call) }).collect(),
+    })
 }
 
 async fn open_stream(channel: OsdChannel) -> Result<RecordPipe, Error> {

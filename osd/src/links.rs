@@ -81,21 +81,9 @@ pub(crate) fn frames() -> (Queue, impl futures_util::Stream<Item = ReplicaFrame>
     (sender, frames)
 }
 
-fn cut(messages: Vec<ReplicaMessage>) -> Vec<ReplicaFrame> {
-    let mut frames = vec![ReplicaFrame::default()];
-    let mut bytes = 0;
-    for message in messages {
-        let weight = message.encoded_len();
-        if bytes > 0 && bytes + weight > FRAME_BYTES {
-            frames.push(ReplicaFrame::default());
-            bytes = 0;
-        }
-        bytes += weight;
-        if let Some(frame) = frames.last_mut() {
-            frame.messages.push(message);
-        }
-    }
-    frames
+fn cut(messages: Vec<ReplicaMessage>) -> impl Iterator<Item = ReplicaFrame> {
+    let frames = queue::cut(messages, FRAME_BYTES, ReplicaMessage::encoded_len);
+    frames.into_iter().map(|messages| ReplicaFrame { messages })
 }
 
 impl Links {

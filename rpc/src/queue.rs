@@ -55,6 +55,22 @@ pub fn coalescing<T>(capacity: usize, max_chunk: usize) -> (Sender<T>, Receiver<
     (Sender(Arc::clone(&shared)), Receiver { shared, max_chunk: max_chunk.max(1) })
 }
 
+/// Cuts what leaves together into frames of at most `limit` by `weight`, in order; a heavier item has one to itself.
+pub fn cut<T>(items: Vec<T>, limit: usize, weight: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut frames, mut last, mut total) = (Vec::new(), Vec::new(), 0);
+    for item in items {
+        let weight = weight(&item);
+        if total > 0 && total + weight > limit {
+            frames.push(std::mem::take(&mut last));
+            total = 0;
+        }
+        total += weight;
+        last.push(item);
+    }
+    frames.push(last);
+    frames
+}
+
 impl<T> Sender<T> {
     /// Adds an item without waiting.
     pub fn push(&self, item: T) -> Result<(), PushError<T>> {
@@ -153,6 +169,13 @@ mod tests {
         assert_eq!(receiver.next().await, Some(vec![3, 4]));
         drop(sender);
         assert_eq!(receiver.next().await, None);
+    }
+
+    #[test]
+    fn frames_are_cut_by_weight_and_in_order() {
+        let cut = |items: &[usize]| cut(items.to_vec(), 10, |item| *item);
+        assert_eq!(cut(&[4, 6, 1, 30, 0, 9]), [vec![4, 6], vec![1], vec![30], vec![0, 9]].map(|frame| frame.to_vec()));
+        assert_eq!(cut(&[3]), [[3]]);
     }
 
     #[tokio::test]
